@@ -346,7 +346,7 @@ pub struct ReceiveSection {
     pub name: Option<String>,
     /// The server's connection string.
     pub dsn: String,
-    /// The archive [default: that of the section `[archive]`].
+    /// The archive [default: the archive in the section `[archive]`].
     pub repo: Option<String>,
     /// The folder that holds the WAL until it is archived.
     pub spool: Option<PathBuf>,

@@ -41,7 +41,7 @@ pub struct GetOptions<'a> {
     pub place: Place,
     /// Spool of `walden receive`, for files that are not archived yet.
     pub spool: Option<&'a Path>,
-    /// Whether a missing segment is the end of WAL even if later ones are archived.
+    /// Whether a missing segment is the end of WAL even if later segments are archived.
     pub ignores_gaps: bool,
     /// Maximum number of segments to prefetch; `None` uses the number in the configuration.
     pub prefetch: Option<usize>,

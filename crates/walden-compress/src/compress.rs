@@ -31,11 +31,11 @@ const STDIN_NAME: &str = "stdin";
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CompressOptions {
-    /// The folder to write to; `None` for that of each file.
+    /// The folder to write to; `None` for the folder of each file.
     pub folder: Option<PathBuf>,
     /// The level, 1 (fast) to 9 (small); `None` for the default of the form.
     pub level: Option<u8>,
-    /// In a pack, bytes of WAL between segments that can be decoded without the preceding ones.
+    /// In a pack, bytes of WAL between segments that can be decoded without the preceding segments.
     pub keyframe: u64,
     /// Maximum memory for decompression in bytes; `None` for enough for the largest segment.
     pub memory: Option<u64>,

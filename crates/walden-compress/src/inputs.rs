@@ -80,8 +80,8 @@ pub fn gather(files: &[PathBuf], tell: &dyn Fn(&str)) -> (Vec<Input>, Vec<FileEr
     (inputs, errors)
 }
 
-/// Finds the compressed files: those in folders, and every file named as an argument. Returns an error for
-/// each folder without any. `tell` receives warnings, a line each.
+/// Finds the compressed files: all compressed files in folders, and every file named as an argument. Returns
+/// an error for each folder without any. `tell` receives warnings, a line each.
 pub fn gather_compressed(files: &[PathBuf], tell: &dyn Fn(&str)) -> (Vec<Input>, Vec<FileError>) {
     let (mut inputs, mut errors) = (Vec::new(), Vec::new());
     for path in files {

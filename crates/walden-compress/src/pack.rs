@@ -260,8 +260,8 @@ impl Place {
 const MAX_GAPS: usize = 10;
 
 impl Compressor<'_> {
-    /// Warns about missing segments between those of a pack. The pack is valid without them, but recovery
-    /// ends at the first missing segment.
+    /// Warns about missing segments between the segments of a pack. The pack is valid without them, but
+    /// recovery ends at the first missing segment.
     fn warn_of_gaps(&self, places: &Places) {
         let gaps = gaps(places);
         for gap in gaps.iter().take(MAX_GAPS) {

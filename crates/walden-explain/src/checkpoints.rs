@@ -88,7 +88,7 @@ impl CheckpointRecords {
         self.backups.push(start);
     }
 
-    /// Returns all checkpoints, including unfinished ones. A checkpoint of unknown time gets the next
+    /// Returns all checkpoints, including unfinished checkpoints. A checkpoint of unknown time gets the next
     /// checkpoint's time, or else the last checkpoint's time.
     pub fn into_all(self, size: SegmentSize) -> Vec<CheckpointRecord> {
         let CheckpointRecords { finished: mut all, begun, switches, backups } = self;

@@ -30,7 +30,7 @@ pub fn learn(explanation: &Explanation, names: &mut Names) {
     }
 }
 
-/// Matches old files with new ones. `is_new` returns whether a new file was created for a new relation.
+/// Matches old files with new files. `is_new` returns whether a new file was created for a new relation.
 fn pairs(
     rewrite: &Rewrite,
     names: &Names,

@@ -57,7 +57,7 @@ impl Slices {
         Slices { starts, numbers }
     }
 
-    /// The slice that contains `lsn`, and the start of the next one.
+    /// Returns the slice that contains `lsn`, and the start LSN of the next slice.
     pub(crate) fn at(&self, lsn: Lsn) -> (u32, Lsn) {
         let number = self.starts.partition_point(|start| *start <= lsn);
         (number as u32, self.starts.get(number).copied().unwrap_or(Lsn(u64::MAX)))

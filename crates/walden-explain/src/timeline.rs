@@ -26,7 +26,7 @@ pub struct Timeline<'a> {
     /// Clock by position: transactions that end after the LSN end at or after the time, in seconds since
     /// 1970-01-01 UTC.
     seconds: Vec<(Lsn, i64)>,
-    /// Redo pointers of the checkpoints, including unfinished ones, ascending, and the start of each
+    /// Redo pointers of the checkpoints, including unfinished checkpoints, ascending, and the start of each
     /// checkpoint in seconds since 1970-01-01 UTC.
     pub redo: Vec<(Lsn, i64)>,
     clock: Clock,

@@ -423,7 +423,8 @@ pub fn can_write(wanted: &[Wanted<'_>], replaces: bool, inputs: &Inputs) -> Resu
     })
 }
 
-/// Returns two options that name the same file, and the file: the second output would replace the first one.
+/// Returns two options that name the same file, and the file: the second output would replace the first
+/// output.
 pub fn find_named_twice<'a>(wanted: &[Wanted<'a>]) -> Option<(&'static str, &'static str, &'a Path)> {
     let placed = |&(option, path): &Wanted<'a>| {
         let path = path?;

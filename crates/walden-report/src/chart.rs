@@ -169,7 +169,7 @@ pub struct CheckpointTimeline {
     pub cycles: Vec<Cycle>,
 }
 
-/// The WAL from one checkpoint's redo pointer to the next one's.
+/// The WAL from one checkpoint's redo pointer to the next checkpoint's redo pointer.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cycle {
     /// Time and LSN of its start.
@@ -230,7 +230,7 @@ pub struct Bars {
     pub errors: Vec<Option<f64>>,
 }
 
-/// Predicted values against measured ones: points on the diagonal are exact predictions.
+/// Predicted values against measured values: points on the diagonal are exact predictions.
 #[derive(Clone, Debug, Serialize)]
 pub struct PredictedAgainstMeasured {
     /// The title above the chart.

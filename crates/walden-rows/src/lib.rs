@@ -571,7 +571,7 @@ fn store(options: &Options) -> Result<(PageStore, Option<DataDir>), RowsError> {
     Ok((store, base))
 }
 
-/// Results of a survey that the next one needs from the WAL's start.
+/// Results of a survey that the next survey needs from the WAL's start.
 #[derive(Debug, Default)]
 struct Known {
     /// Wanted tables that look unrelated at the WAL's start.

@@ -98,7 +98,7 @@ impl Members {
         Ok(content)
     }
 
-    /// Returns the content of a member, if it is among the most recently decoded ones.
+    /// Returns the content of a member, if it is among the most recently decoded members.
     pub fn find(&self, path: &Path, number: u64) -> Option<Arc<Vec<u8>>> {
         let is_wanted = |one: &&(PathBuf, u64, Arc<Vec<u8>>)| one.1 == number && one.0 == path;
         self.decoded.iter().find(is_wanted).map(|(_, _, content)| Arc::clone(content))

@@ -26,7 +26,7 @@ pub struct History {
 pub struct Ancestor {
     /// The timeline.
     pub timeline: Timeline,
-    /// The position at which it was left: the first byte of the next one.
+    /// The LSN at which the ancestor was left: the first byte of the next timeline.
     pub end: Lsn,
     /// The reason as the server wrote it.
     pub reason: String,

@@ -92,7 +92,7 @@ impl Run {
 /// The WAL of a timeline, with the available segments of its ancestors.
 #[derive(Debug)]
 pub struct Lineage {
-    /// The segments of the ancestors, then those of the timeline itself.
+    /// The segments of the ancestors, then the segments of the timeline itself.
     pub run: Run,
     /// The LSN of the first record that no earlier lineage contains; `None` if no earlier lineage contains
     /// any.

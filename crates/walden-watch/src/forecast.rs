@@ -3,8 +3,8 @@
 //! A checkpoint is requested when a segment is completed that is at least `CheckPointSegments - 1` segments
 //! after the one with the redo pointer (`XLogCheckpointNeeded`; [`CheckpointSettings::segments`] computes the
 //! number, also for explanations and predictions). A checkpoint also starts `checkpoint_timeout` after the
-//! start of the last one (`CheckpointerMain`), unless nothing important was written since then: an idle
-//! server skips it (`CreateCheckPoint`).
+//! start of the last checkpoint (`CheckpointerMain`), unless nothing important was written since then: an
+//! idle server skips it (`CreateCheckPoint`).
 
 use serde::Serialize;
 use walden_explain::checkpoints::{Cause, CheckpointSettings};

@@ -132,7 +132,7 @@ fn samples(watch: &Watch, relations: &BTreeMap<(String, String), Tally>, name: &
     }
 }
 
-/// Returns the samples of the last checkpoint and the next one.
+/// Returns the samples of the last and the next checkpoint.
 fn checkpoint_samples(watch: &Watch, name: &str) -> Vec<(Labels, f64)> {
     let forecast = watch.forecast();
     let of_cause = |cause: &str, value: f64| (vec![("cause", cause.to_owned())], value);

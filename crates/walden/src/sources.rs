@@ -178,7 +178,7 @@ fn warn_if_outside(inventory: &Inventory, archives: &[(String, Archive)], range:
     }
 }
 
-/// Where the first segment starts and where the last one ends.
+/// Returns the start LSN of the first segment and the end LSN of the last segment.
 fn positions(inventory: &Inventory) -> Option<(Lsn, Lsn)> {
     let starts = inventory.runs.iter().map(Run::start).min();
     starts.zip(inventory.runs.iter().map(Run::end).max())

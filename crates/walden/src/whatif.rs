@@ -344,7 +344,7 @@ fn changes(args: &WhatifArgs) -> Vec<Vec<(String, String)>> {
     all
 }
 
-/// Returns the changes of tables and indexes; `files` are those of the trace.
+/// Returns the changes of tables and indexes; `files` are the relation files in the trace.
 fn objects(args: &WhatifArgs, names: &Names, files: &[RelFileLocator]) -> Vec<ObjectChange> {
     relations::changes(&args.named_changes(), &Relations::new(names, files))
         .unwrap_or_else(|error| crate::wrong_usage(&error.to_string()))

@@ -216,7 +216,7 @@ impl QueuedFile {
 /// How far an archive lags behind its server.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Lag {
-    /// Number of files that the server marked as ready, including archived ones that it has not marked as
+    /// Number of files that the server marked as ready, including archived files that it has not marked as
     /// done yet.
     pub ready_files: u64,
     /// Seconds since the oldest ready file became ready.

@@ -17,7 +17,7 @@ pub(crate) fn segment_before(name: SegmentName, size: SegmentSize) -> Option<Seg
     Some(SegmentName::new(name.timeline, name.number(size)?.checked_sub(1)?, size))
 }
 
-/// How a segment ends, for the check of the next one.
+/// How a segment ends, for the check of the next segment.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct SegmentEnd {
     /// The records to which the next segment's first record may point back; empty if they are unknown.

@@ -239,7 +239,8 @@ fn member(entries: &[Entry], name: SegmentName) -> Option<&Entry> {
 /// summary that cannot be read has none, and reading its segment reports the damage.
 ///
 /// A server does not archive the incomplete segment in which its WAL ended, so the segments before a restart
-/// are usually missing. In an object store, only the summaries after a gap are read, and those of packs.
+/// are usually missing. In an object store, only the summaries after a gap are read, and the summaries of
+/// packs.
 fn find_restarts(archive: &Archive, segments: &[LogSegment], threads: usize) -> BTreeSet<Lsn> {
     let is_local = archive.encrypted().inner().folder().is_some();
     let is_after = |pair: &&[LogSegment]| {

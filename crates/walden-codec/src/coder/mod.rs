@@ -1,6 +1,6 @@
 //! Encodes and decodes files in sequence.
 //!
-//! The state after a file (pages, transactions, statistics) improves the prediction of the next one. Files
+//! The state after a file (pages, transactions, statistics) improves the prediction of the next file. Files
 //! are therefore decoded in the order in which they were encoded, starting from a *keyframe*: a file that
 //! starts without state.
 

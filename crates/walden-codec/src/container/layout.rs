@@ -61,8 +61,8 @@ pub struct FileHeader {
     pub form: FileForm,
     /// The level that the file was compressed with.
     pub level: u8,
-    /// ID of the file, repeated in every frame. It distinguishes the file's own frames from those of a
-    /// compressed file embedded in its content.
+    /// ID of the file, repeated in every frame. The ID distinguishes the file's own frames from the frames of
+    /// a compressed file embedded in its content.
     pub id: u64,
     /// Maximum memory and blocks needed to decode any member.
     pub needs: Needs,

@@ -121,7 +121,7 @@ struct Current<'a, S> {
     source: Option<&'a Record<'a>>,
     /// LSN of the record.
     lsn: Lsn,
-    /// Returns the LSN at which the next record can start, given the length of this one.
+    /// Returns the LSN at which the next record can start, given the length of this record.
     end: &'a dyn Fn(usize) -> Lsn,
 }
 
@@ -230,7 +230,7 @@ impl Model {
     }
 
     /// Codes a record that starts at `lsn`. `end` returns the LSN at which the next record can start, given
-    /// the length of this one.
+    /// the length of this record.
     ///
     /// When encoding, `source` is the record. In both directions, `out` holds the record afterwards.
     pub fn record<S: Coder>(

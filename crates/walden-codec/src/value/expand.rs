@@ -32,7 +32,7 @@ pub enum Method {
     Lz4,
     /// pglz with unsigned `char`: on ARM and POWER. ASCII text compresses to the same bytes either way.
     PglzUnsigned,
-    /// zstd, as compressed by releases from this one on. Used only for images.
+    /// zstd, as compressed by this release and all later releases. Used only for images.
     Zstd(Release),
 }
 

@@ -121,8 +121,8 @@ impl Workload {
     }
 }
 
-/// A redo pointer of the WAL, its position in the simulated WAL, and the next one's position if it is not
-/// kept.
+/// A redo pointer of the WAL, its position in the simulated WAL, and the next redo pointer's position if it
+/// is not kept.
 struct Boundary {
     pointer: RedoPointer,
     position: f64,

@@ -38,7 +38,7 @@ layout! {
         16 is_leaf: bool,
         /// The number of pages after the split.
         18 pages: u16,
-        /// Whether all pages except the last one are marked as lacking a downlink for their right sibling
+        /// Whether all pages except the last page are marked as lacking a downlink for their right sibling
         /// (`F_FOLLOW_RIGHT`).
         20 marks_follow_right: bool,
     }

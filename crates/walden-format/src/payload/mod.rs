@@ -1,7 +1,7 @@
 //! The fields of records: their main data, and their blocks' data if it has fields of its own.
 //!
 //! [`parse`] reads the kinds of [`crate::rmgr`] that have a row in the table of `decoders`. The structures
-//! are those of PostgreSQL's headers; where a field changed between versions, the decoder checks the version
+//! correspond to PostgreSQL's headers; where a field changed between versions, the decoder checks the version
 //! as it reads the field. Nothing is copied: lists are read from the record's bytes during iteration.
 //!
 //! A block with an image omits its data, so the fields that come from the data are then absent.

@@ -80,7 +80,8 @@ pub struct TransactionEnd<'a> {
     pub dropped_stats: Items<'a, DroppedStats>,
     /// Messages for the caches of other sessions; commits only.
     pub invalidations: Items<'a, InvalidationMessage>,
-    /// The prepared transaction's xid; the record's xid is that of the transaction that commits or aborts it.
+    /// The prepared transaction's xid; the record itself has the xid of the transaction that commits or
+    /// aborts it.
     pub twophase_xid: Option<u32>,
     /// The prepared transaction's identifier (`twophase_gid`); since 11, if logical decoding needs it.
     pub gid: Option<Text<'a>>,

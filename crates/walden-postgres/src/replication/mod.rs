@@ -1,7 +1,7 @@
 //! A client of physical streaming replication, which receives a server's WAL while it is written.
 //!
-//! [`Replication::connect`] takes the parameters of libpq ([`crate::connection`]). The commands are those of
-//! `walsender`. After [`Replication::start`], [`Replication::receive`] returns WAL and
+//! [`Replication::connect`] takes the parameters of libpq ([`crate::connection`]). The functions send the
+//! commands of `walsender`. After [`Replication::start`], [`Replication::receive`] returns WAL and
 //! [`Replication::report`] reports the durable position.
 //!
 //! The client uses threads rather than an asynchronous runtime: there is one connection per server, whose

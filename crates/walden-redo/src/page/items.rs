@@ -80,8 +80,8 @@ impl Page {
         self.place(item, number, limit, number < limit).map(drop)
     }
 
-    /// Allocates a heap tuple at a line pointer that must be unused or the next one (`PageAddItem` of tables,
-    /// overwriting).
+    /// Allocates a heap tuple at a line pointer that must be unused, or directly after the last line pointer
+    /// (`PageAddItem` of tables, overwriting).
     pub fn add_heap_item(&mut self, item_bytes: usize, number: u16) -> Result<&mut [u8], Misfit> {
         self.check()?;
         let limit = self.items() + 1;
@@ -97,8 +97,8 @@ impl Page {
         Ok(&mut self.0[start..start + item_bytes])
     }
 
-    /// Puts an item at a line pointer that must be unused or the next one (`PageAddItem` with a number,
-    /// overwriting).
+    /// Puts an item at a line pointer that must be unused, or directly after the last line pointer
+    /// (`PageAddItem` with a number, overwriting).
     pub fn put_item(&mut self, item: &[u8], number: u16) -> Result<(), Misfit> {
         self.check()?;
         if number == 0 {

@@ -60,7 +60,7 @@ pub enum UnreadableReason {
     Encrypted(&'static str),
     /// In an unsupported format.
     Format(&'static str),
-    /// The first page's magic is not that of a readable version; the magic and its meaning.
+    /// The first page has the magic of no readable version; the magic and its meaning.
     Magic(u16, UnreadableMagic),
     /// The first page's header is invalid for another reason than its magic.
     Header(FaultKind),

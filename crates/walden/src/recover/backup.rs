@@ -51,7 +51,7 @@ pub fn run(args: &BackupArgs) -> Result<ExitCode> {
 #[command(after_help = EXAMPLES)]
 struct AdvanceArgs {
     /// The base backup: a folder in plain format, or with -o in tar format. With --keep, the newest of this
-    /// one and those in FOLDER is advanced
+    /// backup and the backups in FOLDER is advanced
     #[arg(value_name = "BACKUP", required_unless_present = "keep")]
     base: Option<PathBuf>,
 

@@ -112,7 +112,7 @@ impl Pusher {
     /// The list ends before the first file that the archive already lists. Only the call that requests that
     /// file compares its content, and no later file may be archived before that.
     ///
-    /// If the requested file and the next one are both listed, the list is empty: archiving a few files as
+    /// If the requested file and the next file are both listed, the list is empty: archiving a few files as
     /// soon as there is space for them would leave processors idle.
     ///
     /// # Errors

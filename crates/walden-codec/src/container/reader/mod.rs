@@ -27,7 +27,8 @@ use crate::coder::{self, Breakdown, COPIES_READER, Decoder, Encoder, Fallback, F
 
 /// Reads a container member by member.
 ///
-/// [`Reader::next`] returns a member's head. Call [`Reader::decode`] or [`Reader::skip`] before the next one.
+/// [`Reader::next`] returns a member's head. Call [`Reader::decode`] or [`Reader::skip`] before the next
+/// call.
 ///
 /// A file states its needs in its header. If they exceed [`ReadLimits`], the reader rejects the file before
 /// decoding anything.

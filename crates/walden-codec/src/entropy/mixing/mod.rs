@@ -155,7 +155,7 @@ pub struct Model<const C: usize, const K: usize, const A: usize, const N: usize>
 #[repr(align(64))]
 struct Bucket([Slot; 2]);
 
-/// Keys that separate a column's contexts from those of other columns.
+/// Keys that separate a column's contexts from the contexts of other columns.
 #[derive(Clone, Copy)]
 struct ColumnKeys {
     class: usize,

@@ -445,7 +445,7 @@ struct Tuple<'a> {
     source: Option<&'a [u8]>,
 }
 
-/// Returns a bit mask of the fields that differ from those of the replaced tuple.
+/// Returns a bit mask of the fields that differ from the fields of the replaced tuple.
 fn changed_fields((source, spans): (Option<&[u8]>, &[Span]), (old, old_spans): (&[u8], &[Span])) -> u64 {
     let differs = |(index, (new, old_span)): (usize, (&Span, &Span))| {
         let new = source.map(|attributes| &attributes[new.start..new.end]);

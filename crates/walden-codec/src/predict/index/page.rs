@@ -88,7 +88,7 @@ impl<S: Coder> TupleCoder<'_, S> {
     /// budget or the memory, there is no order.
     ///
     /// # Errors
-    /// Returns an error if the keys are longer than those of any WAL.
+    /// Returns an error if the keys are longer than in any WAL.
     fn sort_heap_tuples(&mut self, relation: Relation, parts: &[KeyPart]) -> Result<(), Corrupt> {
         self.keys.order = None;
         let index = self.keys.index(relation.number);

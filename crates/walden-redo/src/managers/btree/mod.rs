@@ -87,7 +87,7 @@ fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     page.insert_item(item, number)
 }
 
-/// Replays an insertion whose TID belongs among those of the preceding posting list: the list gets the new
+/// Replays an insertion whose TID belongs among the TIDs of the preceding posting list: the list gets the new
 /// TID, and the new tuple gets the list's last TID.
 fn insert_and_split_posting(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let number = item_number(step.main())?;

@@ -23,7 +23,7 @@ use crate::pool::PageBox;
 const MAX_SEGMENT: usize = 384;
 /// Size in bytes of the segments that a split makes (`GinPostingListSegmentTargetSize`).
 const TARGET_SEGMENT: usize = 256;
-/// A smaller segment is merged with the next one (`GinPostingListSegmentMinSize`).
+/// A smaller segment is merged with the next segment (`GinPostingListSegmentMinSize`).
 const MIN_SEGMENT: usize = 128;
 
 /// Writes segments to an empty leaf.
