@@ -27,8 +27,7 @@ const ATTEMPTS: usize = 4;
 
 /// Temporary files of this process, by identity: another process may have taken the name since.
 static UNFINISHED: Mutex<Vec<Unfinished>> = Mutex::new(Vec::new());
-/// Maximum length of the list, more than the number of files that are written concurrently; finished files
-/// are dropped from the list.
+/// Length at which finished files are dropped from the list. Fewer files are written concurrently.
 const MAX_KNOWN: usize = 64;
 
 struct Unfinished {
