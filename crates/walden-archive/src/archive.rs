@@ -116,7 +116,7 @@ pub enum ArchiveError {
     },
     /// The file belongs to another cluster.
     #[error(
-        "another cluster's archive is in {location}: expected system identifier {expected}, found {found} in the file"
+        "the archive in {location} belongs to another cluster: expected system identifier {expected}, found {found} in the file"
     )]
     OtherCluster {
         /// Location of the archive.
@@ -126,8 +126,8 @@ pub enum ArchiveError {
         /// System identifier of the file.
         found: String,
     },
-    /// A segment does not continue the WAL of the other archives of the cluster.
-    #[error("{name} in {location} has other WAL than the other repositories: {problem}")]
+    /// A segment in this archive does not continue the WAL of the cluster's other archives.
+    #[error("segment {name} in {location} does not continue the WAL of the other repositories: {problem}")]
     OtherHistory {
         /// Name of the segment.
         name: String,
@@ -138,7 +138,7 @@ pub enum ArchiveError {
     },
     /// A file, server or base backup has another segment size than the archive.
     #[error(
-        "the archive in {location} has segments of another size: expected {} MB, found {} MB", expected >> 20, found >> 20
+        "the archive in {location} has segments of {} MB, found segments of {} MB in the file, server or base backup", expected >> 20, found >> 20
     )]
     OtherSegmentSize {
         /// Location of the archive.
@@ -187,7 +187,7 @@ pub enum ArchiveError {
         conflict: Box<ArchiveError>,
     },
     /// The name is archived already with other content, which was archived despite damage.
-    #[error("{name} was archived although it is damaged")]
+    #[error("the archived file {name} is damaged, and was accepted as damaged when it was archived")]
     DamageAccepted {
         /// Name of the archived file.
         name: String,
@@ -228,8 +228,9 @@ impl ArchiveError {
         self.store_error().is_some_and(|error| error.cause == Cause::KeysMissing)
     }
 
-    /// Returns whether the store delivered an object that differs from the stored one, or that no private key
-    /// can decrypt.
+    /// Returns whether the object is damaged: its bytes differ from the archived bytes, or it can never be
+    /// decrypted because it is encrypted to a public key that is not the archive's, or because keys of the
+    /// archive are lost. A private key that is merely not configured is no damage.
     pub fn is_damage(&self) -> bool {
         match (self.store_error(), self) {
             (Some(error), _) => {
@@ -256,7 +257,7 @@ walden_format::diagnostics! { ArchiveError {
     Self::NoSegments { .. } => "archive-no-segments" as "no_segments": "walden archive list shows timelines and their segments",
     Self::Identity { .. } => "archive-identity" as "damaged_identity": "walden archive repair --from URL writes it again from another copy of the archive; if there is none, walden archive repair rewrites it from the segments",
     Self::OtherCluster { .. } => "archive-other-cluster" as "other_cluster": "give each cluster its own archive; pg_upgrade creates a new cluster",
-    Self::OtherHistory { .. } => "archive-other-history" as "conflict": "two servers wrote the same timeline, and the repositories have the WAL of both: stop the server that must not archive, and restore from the repository of the other one alone (--repo URL); repair or copy only between repositories of one history",
+    Self::OtherHistory { .. } => "archive-other-history" as "conflict": "two servers wrote the same timeline, and the repositories have the WAL of both: stop the server that must not archive, and restore only from the repository of the other server (--repo URL); repair or copy only between repositories of one history",
     Self::OtherSegmentSize { .. } => "archive-other-segment-size" as "other_segment_size": "after a change of the segment size (pg_resetwal --wal-segsize), the same names denote other WAL positions: give the cluster a new archive, and take a new base backup",
     Self::DamagedBefore { source, .. } if source.is_key_error() => of(source) as "damaged_object",
     Self::DamagedBefore { .. } => "archive-damaged-before" as "damaged_object": "nothing was overwritten, and the offered file still exists. Move the damaged object out of the archive; the next attempt then archives the file. If the object is a pack (.wpk), first copy its other segments with walden archive get. walden archive verify lists all other damage",
@@ -345,7 +346,8 @@ impl Archive {
         Ok(self.store.inner().make_root()?)
     }
 
-    /// Creates an archive, which a cluster can then claim, and its place, as [`Archive::make_root`].
+    /// Creates the location, as [`Archive::make_root`] does, and an archive there, which a cluster can then
+    /// claim.
     ///
     /// # Errors
     /// Errors of the store.
@@ -354,7 +356,7 @@ impl Archive {
         Ok(documents::store(self.store.inner())?)
     }
 
-    /// Assigns a new archive to a cluster, or confirms that it belongs to it.
+    /// Assigns a new archive to a cluster, or confirms that the archive belongs to this cluster.
     ///
     /// # Errors
     /// [`ArchiveError::Missing`] if the location has no archive, [`ArchiveError::OtherCluster`],
@@ -382,7 +384,7 @@ impl Archive {
     /// Confirms that the archive belongs to a cluster with segments of this size, or to no cluster yet.
     ///
     /// # Errors
-    /// Same as [`Archive::claim`].
+    /// The errors of [`Archive::claim`].
     pub fn expect_segments_of(&self, system_id: u64, segment_size: SegmentSize) -> Result<(), ArchiveError> {
         match self.identity() {
             Err(ArchiveError::Empty(_)) => Ok(()),
@@ -464,7 +466,9 @@ impl Archive {
                 }
                 // archive.json is stored before any segment: another process may have stored both after the
                 // first read. Otherwise archive.json is lost.
-                read()?.ok_or_else(|| problem("expected it next to the segments, found none".to_owned()))?
+                read()?.ok_or_else(|| {
+                    problem("expected archive.json next to the segments, found none".to_owned())
+                })?
             }
         };
         if json.is_empty() {
@@ -483,7 +487,7 @@ impl Archive {
     /// Returns the cluster's segment size.
     ///
     /// # Errors
-    /// Same as [`Archive::identity`], and a size that PostgreSQL does not support.
+    /// The errors of [`Archive::identity`], and a size that PostgreSQL does not support.
     pub fn segment_size(&self) -> Result<SegmentSize, ArchiveError> {
         let bytes = self.identity()?.segment_bytes;
         SegmentSize::new(bytes).ok_or_else(|| ArchiveError::Identity {
@@ -513,7 +517,7 @@ impl Archive {
         Err(ArchiveError::Identity {
             location: self.store.location().to_owned(),
             problem: format!(
-                "expected segments of {expected} bytes, as those in the archive, found {bytes} bytes"
+                "expected segments of {expected} bytes, the size in the archive, found {bytes} bytes"
             ),
         })
     }
@@ -619,8 +623,8 @@ impl Archive {
         damaged.into_iter().next().map_or(Ok(histories), |(_, error)| Err(error))
     }
 
-    /// Reads the histories that can be decoded, by timeline, and the keys of the others, each with its
-    /// problem.
+    /// Reads the histories that can be decoded, by timeline, and the keys of all other histories, each with
+    /// its problem.
     ///
     /// # Errors
     /// Errors of the store.

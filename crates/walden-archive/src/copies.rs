@@ -2,7 +2,7 @@
 
 use crate::archive::Archive;
 
-/// One or more archives of the same cluster. A push stores each file in all of them.
+/// One or more archives of the same cluster. A push stores each file in every archive.
 #[derive(Clone)]
 pub struct Copies {
     copies: Vec<Copy>,
@@ -15,12 +15,12 @@ pub struct Copies {
 pub struct Copy {
     /// The archive.
     pub archive: Archive,
-    /// Compression level of its segments; `None` uses that of the push.
+    /// Compression level for segments in this archive; `None` uses the level of the push.
     pub level: Option<u8>,
 }
 
 impl Copy {
-    /// Creates a copy with the compression level of each push.
+    /// Creates a copy that uses the compression level of each push.
     pub fn new(archive: Archive) -> Copy {
         Copy { archive, level: None }
     }
@@ -41,8 +41,8 @@ impl From<&Archive> for Copies {
 }
 
 impl Copies {
-    /// Creates copies. A file counts as archived if `acknowledge` of them have it, or all of them if there
-    /// are fewer.
+    /// Creates copies. A file counts as archived if at least `acknowledge` copies have it, or all copies if
+    /// there are fewer.
     ///
     /// Returns `None` without a copy.
     pub fn new(copies: Vec<Copy>, acknowledge: usize) -> Option<Copies> {

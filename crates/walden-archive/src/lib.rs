@@ -1,8 +1,8 @@
 //! An archive of PostgreSQL's write-ahead log: small, fast and verified.
 //!
 //! [`Archive`] is a [`store::Store`] with the WAL of one cluster. [`push()`] verifies a file ([`check`]),
-//! compresses it, proves that it decompresses to the original, and stores it under its own key ([`name`]),
-//! which no later write replaces.
+//! compresses it, proves that it decompresses to the original, and stores the object under the file's own key
+//! ([`name`]), which no later write replaces.
 //!
 //! | Source folder | Contents |
 //! |---|---|

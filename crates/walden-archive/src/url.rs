@@ -56,7 +56,8 @@ walden_format::setters!(PlaceOptions {
     keys: KeyOptions,
 });
 
-/// Returns a text that is equal for two spellings of the same place. `options` are those of its object store.
+/// Returns a text that is equal for two spellings of the same place. `options` are the options of the place's
+/// object store.
 ///
 /// Upper case in host names, repeated slashes, the default port, and the scheme of an endpoint do not matter.
 /// Names of hosts are not resolved.

@@ -15,8 +15,8 @@ use crate::log::{Entry, Outcome};
 
 /// Longer than any entry; a longer line is not an entry of the log.
 const MAX_LINE: u64 = 64 << 10;
-/// Number of unresolved files to remember, the first ones in PostgreSQL's order. Any number can fail, and the
-/// server waits at the first.
+/// Maximum number of unresolved files to remember, the first in PostgreSQL's order. Any number of files can
+/// fail, and the server waits at the first.
 const MAX_UNRESOLVED: usize = 1000;
 /// Period in seconds over which the rate is computed.
 const RATE_SECONDS: i64 = 3600;
@@ -24,17 +24,17 @@ const RATE_SECONDS: i64 = 3600;
 /// Counts and last events.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Activity {
-    /// Files archived.
+    /// Number of files archived.
     pub archived: u64,
-    /// Files offered again after they had been archived.
+    /// Number of files that the server offered again after they had been archived.
     pub present: u64,
     /// Bytes of the archived files.
     pub raw_bytes: u64,
-    /// Bytes of their objects.
+    /// Bytes of the objects of the archived files.
     pub stored_bytes: u64,
-    /// Seconds spent on archiving them.
+    /// Seconds spent on archiving the files.
     pub seconds: f64,
-    /// Files delivered to recovery.
+    /// Number of files delivered to recovery.
     pub fetched: u64,
     /// Failures by command and cause.
     pub failures: Vec<Failures>,
@@ -42,7 +42,7 @@ pub struct Activity {
     pub last_archived: Option<i64>,
     /// Last failure of the first file, in PostgreSQL's order, that failed and was not archived since.
     pub unresolved_failure: Option<Failure>,
-    /// Number of such files.
+    /// Number of files that failed and were not archived since.
     pub unresolved_files: u64,
     /// WAL archived in the last hour, in bytes per second.
     pub bytes_per_second: f64,
@@ -197,7 +197,7 @@ impl ActivityReader {
         let Ok(time) = entry.time.parse::<Timestamp>() else { return };
         let time = time.as_microsecond();
         let is_push = entry.command == "push";
-        // A file name given manually; PostgreSQL archives no such file.
+        // A file name given manually, which PostgreSQL would not archive.
         if is_push && ArchivedFile::parse(&entry.file).is_none() {
             return;
         }

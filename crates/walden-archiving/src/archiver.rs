@@ -25,7 +25,7 @@ use crate::error::{ArchivingError, Result};
 use crate::queue::QueueOptions;
 use crate::writable::{User, find_unwritable};
 
-/// Longest duration of an `archive push` call, including the files that it archives ahead.
+/// Maximum duration of an `archive push` call, including the files that the call archives ahead.
 const MAX_CALL: Duration = Duration::from_secs(60);
 /// A call without a result after this time may hang forever.
 const PENDING_CALL: Duration = Duration::from_secs(10);
@@ -39,8 +39,8 @@ pub struct FailingArchiver {
     pub file: String,
     /// Evidence of the failure.
     pub evidence: String,
-    /// Whether it certainly fails. Otherwise the attempt has no result yet, and nothing shows that it will
-    /// succeed.
+    /// Whether archiving the file has certainly failed. If false, the attempt has no result yet, and no
+    /// evidence shows that it will succeed.
     pub is_certain: bool,
 }
 
@@ -110,7 +110,7 @@ impl FailingArchiver {
         let (file, seconds) = (next.file.to_string(), units::seconds(waited.as_secs_f64()));
         let evidence = match waited > limit {
             true => format!(
-                "the server has archived nothing for {seconds}, and {file} is ready: it fails, hangs or does not run"
+                "the server has archived nothing for {seconds}, and {file} is ready: its archive_command or archive_library fails, hangs or does not run"
             ),
             false => format!(
                 "the server has been archiving {file} for {seconds} without a result: whether it succeeds is not known"

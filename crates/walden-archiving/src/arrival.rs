@@ -44,9 +44,9 @@ pub struct Archiving {
     pub is_off: bool,
     /// Whether neither `archive_command` nor `archive_library` is set.
     pub is_unset: bool,
-    /// Timeline that it writes.
+    /// Timeline that the primary writes.
     pub timeline: Timeline,
-    /// Last file that it reports as archived.
+    /// Last file that the primary reports as archived.
     pub last: Option<ArchivedFile>,
     /// `archive_command`, if the settings were changed or loaded after `last` was archived.
     pub newer_command: Option<String>,
@@ -157,9 +157,9 @@ impl Archiving {
 
     /// Returns whether a file predates the server's use of this archive.
     ///
-    /// Recovery marks the files of `restore_command` as done (`XLogArchiveForceDone` in `xlogarchive.c`),
-    /// and statistics may come with a copy of a data directory. These files have earlier timelines than the
-    /// one that the server writes, or precede the first segment of the archive.
+    /// Recovery marks the files of `restore_command` as done (`XLogArchiveForceDone` in `xlogarchive.c`), and
+    /// statistics may come with a copy of a data directory. These files have earlier timelines than the
+    /// server's timeline, or precede the first segment of the archive.
     fn is_from_before(&self, archive: &Archive, file: ArchivedFile) -> Result<bool, ArchiveError> {
         if file.timeline() < self.timeline {
             return Ok(true);
@@ -215,7 +215,7 @@ pub fn segment_size(wal: &Path) -> Option<SegmentSize> {
     segments.find_map(|entry| SegmentSize::new(entry.metadata().ok()?.len()))
 }
 
-/// Returns whether the server's settings can be read; a setting that is absent from them has its default.
+/// Returns whether the server's settings can be read; an absent setting has its default value.
 pub fn has_settings(data: &Path) -> bool {
     File::open(main_configuration(data)).is_ok()
 }

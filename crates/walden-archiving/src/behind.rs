@@ -19,7 +19,7 @@ use crate::place::Place;
 const NOTE: &str = "walden-behind";
 
 /// Writes the note if a file of the batch is not in all `copies`, or starts copying if there is a note.
-/// `path` is that of the pushed file.
+/// `path` is the path of the pushed file.
 pub fn after_push(place: &Place, path: &Path, batch: &Batch, copies: usize) {
     let Some(folder) = path.parent().filter(|_| copies > 1) else { return };
     let note = folder.join(NOTE);

@@ -1,4 +1,5 @@
-//! The commands that PostgreSQL runs, as values for postgresql.conf, and the archives that they name.
+//! The commands that PostgreSQL runs, as values for postgresql.conf, and the archives that these commands
+//! name.
 
 use std::path::Path;
 
@@ -50,8 +51,8 @@ pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// Returns the archive that the words of a command name by `--repo` or by a readable configuration, if that
-/// is known here.
+/// Returns the archive that the words of a command name by `--repo` or by a readable configuration; `None` if
+/// they name no known archive.
 fn named_archive(words: &[String]) -> Option<String> {
     let mut words = words.iter().map(String::as_str);
     let (mut repo, mut config) = (None, None);

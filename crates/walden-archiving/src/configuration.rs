@@ -92,7 +92,7 @@ pub struct ArchiveSection {
     /// The object store does not support conditional requests.
     #[serde(default)]
     pub without_conditional_requests: bool,
-    /// Days for which each stored object is locked (Object Lock of S3).
+    /// Number of days for which each stored object is locked (Object Lock of S3).
     pub lock_days: Option<u32>,
     /// Who may shorten these locks [default: governance].
     pub lock_mode: Option<LockMode>,
@@ -134,7 +134,7 @@ impl TryFrom<String> for Bandwidth {
 #[derive(Clone, Default, Debug)]
 pub struct Repositories(pub Vec<RepositorySection>);
 
-/// A repository among several. Options that are not set are those of the section `[archive]`.
+/// One of several repositories. Options that are not set have the values of the section `[archive]`.
 #[derive(Clone, Default, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RepositorySection {
@@ -325,12 +325,13 @@ impl ArchiveSection {
         }
     }
 
-    /// Returns the number of files that may wait to be archived before it counts as a problem.
+    /// Returns the number of files that may wait to be archived before the queue counts as a problem.
     pub fn backlog(&self) -> usize {
         self.backlog_warning.unwrap_or(1000)
     }
 
-    /// Returns the seconds that a file may wait to be archived before it counts as a problem.
+    /// Returns the number of seconds that a file may wait to be archived before the delay counts as a
+    /// problem.
     pub fn backlog_seconds(&self) -> u64 {
         self.backlog_warning_seconds.unwrap_or(900)
     }
@@ -369,7 +370,7 @@ pub struct ReceiveSection {
     pub name: Option<String>,
     /// The server's connection string.
     pub dsn: String,
-    /// The archive [default: that of the section `[archive]`].
+    /// The archive [default: the archive in the section `[archive]`].
     pub repo: Option<String>,
     /// The folder that holds the WAL until it is archived.
     pub spool: Option<PathBuf>,

@@ -10,9 +10,9 @@ use walden_output::{is_data_directory, resolve};
 /// Remedy.
 pub const HINT: &str = "keep the archive in a folder outside of every data directory, on another disk or, better, another machine";
 
-/// Describes an archive inside a data directory, one of `known` or any other. `is_configured` is set if the
-/// server's commands read the same place from `walden.toml`: to them, a relative path is relative to the data
-/// directory, their working directory.
+/// Describes the problem of an archive inside a data directory, which may be among `known`. `is_configured`
+/// is set if the server's commands read the same place from `walden.toml`: to them, a relative path is
+/// relative to the data directory, their working directory.
 pub fn problem_of(archive: &Archive, known: &[PathBuf], is_configured: bool) -> Option<String> {
     let folder = archive.encrypted().inner().folder()?;
     let known: Vec<PathBuf> = known.iter().map(|data| resolve(data)).collect();

@@ -32,7 +32,7 @@ pub enum PlaceError {
         /// The cause.
         source: io::Error,
     },
-    /// The configuration file has another form.
+    /// The configuration file has a syntax error, an unknown key or a value of the wrong type.
     #[error("cannot use {}", path.display())]
     Parse {
         /// The file.
@@ -40,7 +40,7 @@ pub enum PlaceError {
         /// The place in the file, and what was expected there.
         source: Box<toml::de::Error>,
     },
-    /// A key of the configuration file has a value that it cannot have.
+    /// A key of the configuration file has an invalid value.
     #[error("cannot use {}: {problem}", path.display())]
     Value {
         /// The file.
@@ -272,7 +272,7 @@ impl FetchError {
 const OTHER_FILE_HINT: &str = "name another path, or replace the file with --force; if it is WAL that was not archived, copy it elsewhere first";
 
 /// Remedy if the server's file system is full.
-const FULL_HINT: &str = "make room in the file system of the file, which for a server is that of pg_wal; a stopped recovery continues when the server is started again";
+const FULL_HINT: &str = "make room in the file system of the file, which for a server is the file system of pg_wal; a stopped recovery continues when the server is started again";
 
 /// Result of reading the state of archiving.
 pub(crate) type Result<T> = std::result::Result<T, ArchivingError>;

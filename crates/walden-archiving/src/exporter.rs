@@ -59,8 +59,8 @@ struct State {
 }
 
 impl Exporter {
-    /// Creates an exporter. It lists the archive at most once per `refresh`, and reads the queue and the log,
-    /// which `log` or the configuration names, for each request.
+    /// Creates an exporter, which lists the archive at most once per `refresh`, and for each request reads
+    /// the queue and the activity log, which `log` or the configuration names.
     ///
     /// # Errors
     /// The archive cannot be chosen or opened.

@@ -28,7 +28,8 @@ use crate::standby::STUCK_HINT;
 
 /// How long the prefetching process of a stopped server may need to end.
 const PREFETCH_ENDS: Duration = Duration::from_secs(5);
-/// Names that PostgreSQL gives to restored files (`RestoreArchivedFile`). It removes earlier ones.
+/// Names that PostgreSQL gives to restored files (`RestoreArchivedFile`). PostgreSQL removes earlier files
+/// with these names.
 const RECOVERY_NAMES: [&str; 2] = ["RECOVERYXLOG", "RECOVERYHISTORY"];
 
 type Result<T> = std::result::Result<T, FetchError>;
@@ -40,9 +41,9 @@ pub struct GetOptions<'a> {
     pub place: Place,
     /// Spool of `walden receive`, for files that are not archived yet.
     pub spool: Option<&'a Path>,
-    /// Whether a missing segment is the end of WAL even if later ones are archived.
+    /// Whether a missing segment is the end of WAL even if later segments are archived.
     pub ignores_gaps: bool,
-    /// Maximum number of segments to prefetch, unless it is that of the configuration.
+    /// Maximum number of segments to prefetch; `None` uses the number in the configuration.
     pub prefetch: Option<usize>,
     /// For a drill's server: the folder of the notes about tablespaces, which stay inside the data directory.
     pub redirect_tablespaces: Option<&'a Path>,
@@ -52,7 +53,7 @@ pub struct GetOptions<'a> {
     pub answer_within: Duration,
     /// The log for warnings.
     pub log: &'a Log,
-    /// The activity log of the process that prefetches, unless it is that of the configuration.
+    /// The activity log of the process that prefetches; `None` uses the activity log in the configuration.
     pub activity_log: Option<&'a Path>,
 }
 
@@ -86,8 +87,8 @@ fn get_file(args: &GetOptions<'_>, name: &str, target: &Path) -> Result<()> {
         .and_then(|()| redirect_tablespaces(args, name, target))
 }
 
-/// Gets a file next to an existing one, which must have the same content: another one may be the only copy of
-/// WAL that is not archived.
+/// Gets a file next to the existing file `target`, and compares both: an existing file with other content may
+/// be the only copy of WAL that is not archived.
 fn expect_same_file(args: &GetOptions<'_>, name: &str, target: &Path) -> Result<()> {
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let cannot = |source| FetchError::Compare { name: name.to_owned(), path: target.to_owned(), source };
@@ -136,7 +137,7 @@ fn may_end_at_gap(args: &GetOptions<'_>, segment: SegmentName, target: &Path) ->
 }
 
 /// Writes the archived first part of the segment that the server is writing, from the repository that has the
-/// most of it: others may have been unreachable when the last parts were acknowledged.
+/// most parts: other repositories may have been unreachable when the last parts were acknowledged.
 fn get_begun(args: &GetOptions<'_>, target: &Path, error: FetchError) -> Result<()> {
     let Some(segment) = missing_segment(&error) else { return Err(error) };
     let mut places = args.place.repositories()?;
@@ -157,8 +158,8 @@ fn get_begun(args: &GetOptions<'_>, target: &Path, error: FetchError) -> Result<
     })
 }
 
-/// Tries repositories in order until one has the file. It is missing only if all of them can be read and lack
-/// it. `get` also receives the repositories that have failed.
+/// Tries repositories in order until one has the file. The file is missing only if all repositories can be
+/// read and lack it. `get` also receives the repositories that have failed.
 fn in_any_repository(
     args: &GetOptions<'_>,
     places: Vec<Place>,
@@ -326,7 +327,7 @@ fn expect_same_history(
     Ok(())
 }
 
-/// Opens an archive. One among several must answer soon, because another one may have the file.
+/// Opens an archive. One of several archives must answer soon, because another archive may have the file.
 fn open(args: &GetOptions<'_>) -> Result<(Archive, ArchiveSection)> {
     let (section, _) = args.place.configuration()?;
     Ok(match section.repo.0.len() {
@@ -383,7 +384,7 @@ impl<'a> Ahead<'a> {
 
     /// Takes a prefetched segment.
     fn take(&self, segment: SegmentName, target: &Path) -> bool {
-        // Noted before the segment is taken, so that it is not fetched again.
+        // Recorded before the segment is taken, so that it is not fetched again.
         self.note(segment);
         self.spool.take(segment, target).unwrap_or(false)
     }
@@ -406,8 +407,8 @@ fn get_from_repository(args: &GetOptions<'_>, name: &str, target: &Path) -> Resu
     let ArchivedFile::Segment(segment) = file else {
         expect_own_archive(&archive, file, target)?;
         // The last file that a server requests at the end of recovery is a history (`writeTimeLineHistory` in
-        // `timeline.c`). If the prefetch process has ended, as on a standby that streamed, another one waits
-        // for that end and removes the folder.
+        // `timeline.c`). If the prefetch process has ended, as on a standby that streamed, another prefetch
+        // process waits for the end of recovery and removes the folder.
         if ahead.segments > 0 && ahead.spool.folder().exists() {
             start_prefetch(args, &archive, &ahead.spool, ahead.folder, 0);
         }

@@ -28,7 +28,8 @@ pub struct Place {
     pub config: Option<PathBuf>,
     /// The file with a private key for reading an encrypted archive.
     pub identity: Option<PathBuf>,
-    /// The path and content of the configuration file if it was read already; `None` in it if there is none.
+    /// The path and content of the configuration file, once searched for; the inner `None` means that no file
+    /// exists.
     configuration: Option<Arc<Option<(PathBuf, Configuration)>>>,
 }
 
@@ -55,8 +56,8 @@ impl Place {
         Place { repo: None, config, identity: None, configuration: None }
     }
 
-    /// Returns the place of another archive with the same configuration; without a URL, that of the archive
-    /// that the configuration names.
+    /// Returns the place of the archive `repo` with the same configuration; if `repo` is `None`, the place of
+    /// the archive that the configuration names.
     pub fn with_repo(&self, repo: Option<String>) -> Place {
         Place { repo, ..self.clone() }
     }
@@ -124,8 +125,8 @@ impl Place {
         Ok(arguments)
     }
 
-    /// Returns a place for each configured repository, or only this one if an option or the environment names
-    /// it.
+    /// Returns a place for each configured repository, or only this place if an option or the environment
+    /// names the repository.
     pub fn repositories(&self) -> Result<Vec<Place>> {
         let (section, _) = self.configuration()?;
         if self.repo.is_some() || section.repo.0.is_empty() {
@@ -143,8 +144,8 @@ impl Place {
     }
 
     /// Opens all repositories for a command that PostgreSQL waits for. If an object store does not respond
-    /// within `time`, that is an error. `level` is the compression level of all of them, if an option names
-    /// it.
+    /// within `time`, that is an error. `level` is the compression level for all repositories, if an option
+    /// sets it.
     pub fn open_copies(&self, time: Duration, level: Option<u8>) -> Result<(Copies, ArchiveSection)> {
         let (section, _) = self.configuration()?;
         let mut copies = Vec::new();

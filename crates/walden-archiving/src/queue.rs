@@ -75,7 +75,7 @@ impl QueueOptions {
     /// Reads the ready files; `None` if no server was named.
     ///
     /// # Errors
-    /// As [`read_data_directory`] and [`query_server`], and a server that cannot be reached.
+    /// The errors of [`read_data_directory`] and [`query_server`], and a server that cannot be reached.
     pub fn read(&self) -> Result<Option<Vec<QueuedFile>>> {
         match (&self.dsn, &self.pgdata) {
             (Some(dsn), _) => query_server(&mut walden_postgres::connection::connect(dsn)?).map(Some),

@@ -47,7 +47,8 @@ impl ReceivingOptions {
     }
 }
 
-/// Introduces the last trouble of a process that ended because of it, or was stopped while it lasted.
+/// Introduces the last problem of a process that ended because of this problem, or was stopped while the
+/// problem lasted.
 const LAST_TROUBLE: &str = "; last trouble: ";
 
 /// Returns whether a status is older than a running process would leave it.

@@ -97,34 +97,35 @@ pub struct Comparison {
     pub problem: Option<String>,
 }
 
-/// A repository among several.
+/// One of several repositories.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct CopyStatus {
-    /// Location.
+    /// Location of the repository.
     pub location: String,
-    /// Number of files that it lacks and another one has; `None` if it cannot be read.
+    /// Number of files that the repository lacks and another repository has; `None` if the repository cannot
+    /// be read.
     pub missing_files: Option<u64>,
-    /// The first of these files, by name.
+    /// The first missing file, by name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_missing: Option<String>,
-    /// Bytes of WAL in the segments among them; `None` if unknown.
+    /// Number of bytes of WAL in the missing segments; `None` if unknown.
     pub missing_bytes: Option<u64>,
-    /// When a segment or other file was stored in it last, in microseconds since 1970-01-01 00:00:00 UTC by
-    /// the store's clock; `None` if it is unknown, or if all segments are in packs.
+    /// When a segment or other file was last stored in the repository, in microseconds since 1970-01-01
+    /// 00:00:00 UTC by the store's clock; `None` if the time is unknown, or if all segments are in packs.
     pub last_archived: Option<i64>,
     /// Number of damaged objects, by the last `verify` and by comparison with the other repositories; `None`
-    /// if it cannot be read.
+    /// if the repository cannot be read.
     pub damaged_objects: Option<u64>,
-    /// One of these objects and its fault.
+    /// A damaged object and its fault.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
-    /// Why it cannot be read, and the remedy.
+    /// Why the repository cannot be read, and the remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
 impl CopyStatus {
-    /// Describes a repository by comparison with the others.
+    /// Describes a repository by comparison with the other repositories.
     pub fn new(location: String, compared: Result<Compared, String>) -> CopyStatus {
         let (compared, problem) = match compared {
             Ok(compared) => (Some(compared), None),
@@ -148,7 +149,8 @@ impl CopyStatus {
         }
     }
 
-    /// Describes the faults of the repository, and the remedies. `other` is the location of another one.
+    /// Describes each fault of this repository with its remedy. `other` is the location of a readable
+    /// repository with the same WAL, from which the remedies copy.
     pub fn problems(&self, other: &str) -> Vec<String> {
         let (location, other) = (harmless(&self.location), harmless(other));
         let mut problems = Vec::new();
@@ -172,7 +174,7 @@ impl CopyStatus {
     }
 }
 
-/// Returns the location of another repository than the one with this number.
+/// Returns the location of a readable repository other than the one with this index; `URL` if there is none.
 pub fn other_location(copies: &[CopyStatus], number: usize) -> &str {
     let other = copies.iter().enumerate().find(|(other, copy)| *other != number && copy.problem.is_none());
     other.map_or("URL", |(_, copy)| copy.location.as_str())
@@ -392,7 +394,7 @@ pub fn lag(archive: Option<&Archive>, queue: &[QueuedFile], log: Option<&Activit
 }
 
 /// Describes a queue that exceeds its limits: files, and seconds that a file may wait. Files archived ahead
-/// do not shorten the queue: the server marks and removes no file until it has archived the first one.
+/// do not shorten the queue: the server marks and removes no file until it has archived the first file.
 pub fn backlog_problem(lag: &Lag, (limit, limit_seconds): (u64, u64)) -> Option<String> {
     let is_late = |seconds: f64| seconds > limit_seconds as f64;
     let stops = lag.is_next_missing || is_late(lag.ready_seconds);
@@ -690,7 +692,7 @@ fn last_segment(holdings: &Holdings) -> Option<SegmentName> {
     holdings.last_segment.as_deref().and_then(SegmentName::parse)
 }
 
-/// Returns the segment size of a readable archive with WAL in it.
+/// Returns the segment size of a readable archive that has WAL.
 pub fn segment_size(archive: Option<&Archive>) -> Option<SegmentSize> {
     archive?.segment_size().ok()
 }
@@ -801,8 +803,8 @@ pub fn failure_problem(activity: &Activity) -> Option<(String, Option<String>)> 
     let (file, message) = (harmless(&failure.file), harmless(&failure.message));
     let others = match activity.unresolved_files.saturating_sub(1) {
         0 => String::new(),
-        1 => ", nor is another one that failed".to_owned(),
-        others => format!(", nor are {others} others that failed"),
+        1 => ", nor is another file that failed".to_owned(),
+        others => format!(", nor are {others} other files that failed"),
     };
     let time = Timestamp::from_unix_micros(failure.time);
     let hint = failure.hint.as_ref().map(|hint| harmless(hint).into_owned());

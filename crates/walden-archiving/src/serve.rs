@@ -305,7 +305,7 @@ fn refusal(file: &str, detail: &str, hint: &str) -> Reply {
     }
 }
 
-/// Returns whether two archives are the same, by URL or as folders.
+/// Returns whether two locations denote the same archive, by URL or as folders.
 fn is_same_place(one: &str, other: &str) -> bool {
     let plain = |place: &str| place.trim_end_matches('/').to_owned();
     plain(one) == plain(other) || is_same_path(Path::new(one), Path::new(other))
@@ -370,7 +370,7 @@ impl Socket {
         let is_ours = found.uid() == geteuid().as_raw();
         if !is_ours || found.mode() & 0o022 != 0 {
             return Err(refused(format!(
-                "expected a folder that belongs to this user (id {}) and that no other user can write to, found owner {} and mode {:o}; choose another one by --socket, such as systemd's RuntimeDirectory",
+                "expected a folder that belongs to this user (id {}) and that no other user can write to, found owner {} and mode {:o}; choose another folder with --socket, such as systemd's RuntimeDirectory",
                 geteuid().as_raw(),
                 found.uid(),
                 found.mode() & 0o7777

@@ -17,7 +17,7 @@ impl SqlServer {
     /// Connects to a server.
     ///
     /// # Errors
-    /// As [`connect`].
+    /// The errors of [`connect`].
     pub fn connect(dsn: &str) -> Result<SqlServer, ConnectionError> {
         Ok(SqlServer { client: connect(dsn)? })
     }

@@ -1,5 +1,5 @@
-//! Standbys that cannot continue from the archive, because it starts after them, for example since `prune`
-//! removed the WAL that they need next.
+//! Standbys that cannot continue from the archive, because the archive's WAL starts after the WAL that they
+//! need next, for example since `prune` removed it.
 
 use std::collections::BTreeSet;
 use std::fmt;

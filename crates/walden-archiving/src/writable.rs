@@ -26,7 +26,7 @@ pub struct User {
 }
 
 impl User {
-    /// Returns the user of the server of a data directory: that of its postmaster, else the owner of its
+    /// Returns the user of the server of a data directory: the user of its postmaster, else the owner of its
     /// files.
     pub fn for_data_directory(data: &Path) -> Option<User> {
         User::from_postmaster(data).or_else(|| {
@@ -45,7 +45,7 @@ impl User {
 
     fn from_postmaster(data: &Path) -> Option<User> {
         let pid = PostmasterFile::read(data).ok()?.pid?;
-        // The process ID may be that of a container, and belong to another process here.
+        // The process ID may be valid only inside a container, and denote another process here.
         let folder = fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
         if folder != fs::canonicalize(data).ok()? {
             return None;

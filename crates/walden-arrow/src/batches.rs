@@ -39,8 +39,8 @@ impl Batches {
         })
     }
 
-    /// Starts to read segments of the run with this index, see [`Part`]. Without such a run, there are no
-    /// batches.
+    /// Starts to read segments of the run with index `run`, see [`Part`]. If no run has this index, there are
+    /// no batches.
     pub fn start_part(
         inventory: Arc<Inventory>,
         (run, segments): (usize, Range<usize>),

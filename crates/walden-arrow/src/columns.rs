@@ -83,7 +83,7 @@ pub(crate) struct Keys<K> {
     pub values: Vec<K>,
 }
 
-/// Creates dictionary-encoded texts: `text` returns that of each value.
+/// Creates dictionary-encoded texts: `text` returns the text of each value.
 pub(crate) fn labels<K, T: AsRef<str>>(
     keys: &[i32],
     values: &[K],

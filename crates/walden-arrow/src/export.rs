@@ -157,7 +157,7 @@ fn without_dictionaries(schema: &SchemaRef) -> SchemaRef {
 /// The metadata of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileContent {
-    /// Its source, see [`TableWriter::new`].
+    /// The source of the file, see [`TableWriter::new`].
     pub content: String,
     /// Whether it has all rows, see [`TableWriter::mark_incomplete`].
     pub is_complete: bool,

@@ -1,4 +1,4 @@
-//! Options for reading a table: the rows, the form of the batches, and the errors.
+//! Options for reading a table: the rows, the batches, and the errors.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub struct ReadOptions {
     /// Number of rows of a full batch, at least 1. The blocks of one record are in one batch, which may
     /// therefore have up to 32 more.
     pub batch_rows: usize,
-    /// Whether each position has a second column, `NAME_text`, with its text form `16/B374D848`.
+    /// Whether each LSN column has a second column, `NAME_text`, with the LSN as text, as in `16/B374D848`.
     pub lsn_text: bool,
 }
 
@@ -148,8 +148,8 @@ impl ReadOptions {
     }
 }
 
-/// Returns the text form of positions as an array of strings, from an array of `UInt64`; an empty array for
-/// any other type.
+/// Returns LSNs as text, as an array of strings, from an array of `UInt64`; an empty array for any other
+/// type.
 pub fn lsn_text(array: &ArrayRef) -> ArrayRef {
     let numbers = array.as_any().downcast_ref::<UInt64Array>();
     let texts = numbers.into_iter().flatten().map(|lsn| lsn.map(|lsn| Lsn(lsn).to_string()));

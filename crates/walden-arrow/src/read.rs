@@ -21,8 +21,8 @@ use crate::segments::{Bounds, Part, read_segments};
 use crate::visitor::Observer;
 use crate::{summary, transactions};
 
-/// Maximum bytes of segments that are read at a time. Their rows, which take up to twice as much, are kept
-/// until the segment's turn; a single thread delivers rows as it reads them.
+/// Maximum number of bytes of segments that are read at a time. The rows of a segment, which take up to twice
+/// as much memory, are kept until the segment's turn; a single thread delivers rows as it reads them.
 const BYTES_AT_A_TIME: u64 = 256 << 20;
 
 /// Reads a table of runs, in WAL order, and calls `emit` with each batch until it breaks.

@@ -60,7 +60,8 @@ struct RowColumn {
 }
 
 impl RowTable {
-    /// Computes the schema. With `lsn_text`, each position has a second column in the form 16/B374D848.
+    /// Computes the schema. With `lsn_text`, each LSN column has a second column with the LSN as text, as in
+    /// `16/B374D848`.
     ///
     /// # Errors
     /// The table has no columns.
@@ -127,7 +128,7 @@ impl RowTable {
             flow
         })?;
         if rows.count > 0 && !is_over {
-            // It is the last batch in any case.
+            // This is the last batch in any case.
             let _ = flush(&mut rows);
         }
         match failure {
@@ -699,7 +700,7 @@ mod tests {
 
     #[test]
     fn years_that_arrow_cannot_print_are_refused() {
-        // 262142-12-31 is the last day that Arrow prints, 5874897-12-31 the last one of PostgreSQL, in days
+        // 262142-12-31 is the last day that Arrow prints, 5874897-12-31 the last day of PostgreSQL, in days
         // since 2000-01-01.
         let (last, of_postgres) = (95_015_279, 2_145_031_948);
         let mut dates = Values::new(&DataType::Date32);

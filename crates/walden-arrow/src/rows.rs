@@ -1,5 +1,5 @@
 //! The common part of the tables of records and of blocks: columns filled by a visitor, and the batches made
-//! of them.
+//! of these columns.
 
 use arrow::array::ArrayRef;
 use walden_explain::group::Owner;
@@ -36,7 +36,7 @@ pub(crate) trait Rows: Send + Sized {
     /// Number of rows.
     fn len(&self) -> usize;
 
-    /// Adds the rows of a record. `time` is that of the last transaction end.
+    /// Adds the rows of a record. `time` is the time of the last transaction end.
     fn record(&mut self, record: &Record<'_>, kind: Kind, images: &KindTable, time: i64);
 
     /// Same as [`Rows::record`].

@@ -51,13 +51,13 @@ pub enum ColumnType {
 /// A column of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
-    /// Its name.
+    /// Name of the column.
     pub name: &'static str,
-    /// Its type.
+    /// Type of the column.
     pub column_type: ColumnType,
     /// Whether it may be NULL.
     pub nullable: bool,
-    /// Its meaning, with its unit.
+    /// Meaning of the column, with its unit.
     pub description: &'static str,
 }
 
@@ -135,8 +135,11 @@ const fn nullable(name: &'static str, column_type: ColumnType, description: &'st
     Column { name, column_type, nullable: true, description }
 }
 
-const TIMELINE: Column =
-    column("timeline", U32, "timeline along which the WAL is read, mostly that of the segment's name");
+const TIMELINE: Column = column(
+    "timeline",
+    U32,
+    "timeline along which the WAL is read, mostly the timeline in the segment's name",
+);
 const SEGMENT: Column = column("segment", Label, "name of the segment that it starts in");
 const START_LSN: Column = column("start_lsn", Lsn, "position of the record's first byte");
 const XID: Column =
@@ -278,7 +281,7 @@ const TRANSACTIONS: &[Column] = &[
     nullable("end_time", Time, "time of the commit or abort; NULL while open"),
     column("start_lsn", Lsn, "position of its first record in the source"),
     column("end_lsn", Lsn, "position of its last record in the source: the commit or abort, if it has ended"),
-    column("records", U64, "number of records, those of subtransactions included"),
+    column("records", U64, "number of records, including records of subtransactions"),
     column("bytes", U64, "bytes of its records with their alignment"),
     column("fpi_length", U64, "bytes of full-page images in them"),
     column("subtransactions", U32, "number of subtransactions that its commit or abort names"),
@@ -288,7 +291,7 @@ const CHECKPOINTS: &[Column] = &[
     column(
         "lsn",
         Lsn,
-        "position of the checkpoint's record; of an unfinished one that of its CHECKPOINT_REDO",
+        "position of the checkpoint's record; of its CHECKPOINT_REDO if the checkpoint is unfinished",
     ),
     column("redo_lsn", Lsn, "redo pointer: where recovery from it starts"),
     column("time", Time, "start time"),
@@ -313,7 +316,7 @@ const SEGMENTS: &[Column] = &[
     column("system_identifier", U64, "system identifier of the cluster"),
     column("start_lsn", Lsn, "position of its first byte"),
     column("bytes", U64, "record_bytes and framing_bytes: sum over segments is that of the files"),
-    column("records", U64, "number of records that start in it"),
+    column("records", U64, "number of records that start in the segment"),
     column(
         "record_bytes",
         U64,
@@ -322,9 +325,9 @@ const SEGMENTS: &[Column] = &[
     column("framing_bytes", U64, "bytes outside of records: see the table framing"),
     column("fpi_length", U64, "bytes of full-page images in these records"),
     column("commits", U64, "number of commits, prepared ones counted when they commit"),
-    column("aborts", U64, "number of aborts, those of subtransactions included"),
-    nullable("first_time", Time, "time of the first commit or abort in it; NULL without one"),
-    nullable("last_time", Time, "time of the last commit or abort in it; NULL without one"),
+    column("aborts", U64, "number of aborts, including aborts of subtransactions"),
+    nullable("first_time", Time, "time of the first commit or abort in the segment; NULL if it has none"),
+    nullable("last_time", Time, "time of the last commit or abort in the segment; NULL if it has none"),
     column("stored_bytes", U64, "bytes of its file, or its part of a file, as stored"),
     column("compression", Label, "compression of the file: none, gzip, zstd, lz4, xz, walden ..."),
 ];

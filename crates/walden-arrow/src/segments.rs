@@ -16,9 +16,9 @@ use crate::visitor::{FirstEnd, LastEnd, Observer, SegmentSums, SegmentVisitor};
 
 /// Consecutive segments of a run, for one of several readers.
 ///
-/// However a run is divided into parts, their rows are those of the run, each once: the rest of a record that
-/// started in the preceding part belongs to that part, whose reader continues into this part's segments to
-/// read it.
+/// However a run is divided into parts, the parts together yield each row of the run once: the rest of a
+/// record that started in the preceding part belongs to the preceding part, whose reader continues into this
+/// part's segments to read it.
 #[derive(Clone, Debug)]
 pub struct Part<'a> {
     /// The run.
@@ -84,7 +84,7 @@ pub(crate) struct Bounds {
     pub from: Option<Lsn>,
     pub to: Option<Lsn>,
     pub threads: usize,
-    /// Segments are read one after the other, each only after all rows before it were consumed.
+    /// Whether segments are read one after the other, each only after all earlier rows were consumed.
     pub in_turn: bool,
     /// The time of the last transaction end before the part, or [`NO_TIME`] if it is not needed; `None` to
     /// search for it.
@@ -124,8 +124,8 @@ pub(crate) fn read_segments<O: Observer>(
     let from = bounds.from.filter(|from| *from > run.start());
     let scan_from = from.unwrap_or(part_start).max(part_start);
     let scan_to = [bounds.to, part_end].into_iter().flatten().min();
-    // Segments of the part that end before the range are not read: the time before it is that before the
-    // first segment read.
+    // Segments of the part that end before the range are not read: the time before the range is the time
+    // before the first segment that is read.
     let first_read = run.segments.partition_point(|segment| segment.start.plus(size) <= scan_from);
     if first_read >= segments.end {
         return None;
@@ -202,8 +202,8 @@ pub(crate) fn read_segments<O: Observer>(
 enum Start {
     /// The WAL starts with the segment, or in an earlier record that continues: all bytes count.
     AtSegment,
-    /// The range starts at a record, or without one: only the header of a page immediately before it counts,
-    /// if the range includes it.
+    /// The range starts at a record, or without one: of earlier bytes, only a page header immediately before
+    /// the range's first record counts, if the range includes the header.
     AtRecord,
     /// The range starts in an earlier part: it has started, unless the last record in that part started
     /// before `from`.
@@ -272,7 +272,7 @@ pub(crate) fn first_time(run: &Run, segment: usize) -> Option<i64> {
     (time != NO_TIME).then_some(time)
 }
 
-/// Returns the sums of a segment that is read on its own.
+/// Returns the sums of a segment that is read separately.
 fn sums_of<O: Observer>(run: &Run, index: usize, make: impl Fn() -> SegmentVisitor<O> + Sync) -> SegmentSums {
     let start = run.segments[index].start;
     let end = start.plus(run.segment_size.bytes());

@@ -7,7 +7,7 @@ use walden_source::inventory::Run;
 use crate::segments::first_time;
 
 /// A transaction takes its timestamp before it reserves the position of its commit in WAL, so times
-/// occasionally decrease slightly: by less than this, in microseconds.
+/// occasionally decrease slightly: by less than this number of microseconds.
 const MARGIN: i64 = 5 * 60 * 1_000_000;
 
 /// Returns the segments that may have records whose `time` is between two times, in microseconds since
@@ -17,7 +17,7 @@ const MARGIN: i64 = 5 * 60 * 1_000_000;
 /// any time.
 pub fn segments_between(run: &Run, from: Option<i64>, to: Option<i64>) -> Range<usize> {
     let count = run.segments.len();
-    // The first transaction end in the segment or later: a bound on the times before it.
+    // The first transaction end in the segment or later: a bound on all earlier times.
     let first_from = |segment: usize| (segment..count).find_map(|index| first_time(run, index));
     let start = from.map_or(0, |from| {
         let ends_before =

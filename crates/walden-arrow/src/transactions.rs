@@ -1,4 +1,4 @@
-//! The table `transactions`: sums by transaction, including its subtransactions.
+//! The table `transactions`: sums by transaction, including the transaction's subtransactions.
 
 use std::ops::ControlFlow;
 
@@ -122,7 +122,7 @@ enum Event {
         top: u32,
         subxids: Vec<u32>,
     },
-    /// The running transactions: all older ones that are not prepared have ended.
+    /// The running transactions: all older transactions that are not prepared have ended.
     Running(RunningTransactions),
 }
 
@@ -213,8 +213,8 @@ impl Observer for SegmentTransactions {
 struct Open {
     timeline: Timeline,
     sums: FxHashMap<u32, OpenTransaction>,
-    /// Includes the rows of transactions that were rolled back while older ones ran: a later record may still
-    /// show that they are subtransactions.
+    /// Includes the rows of transactions that were rolled back while older transactions ran: a later record
+    /// may still show that they are subtransactions.
     subtransactions: Subtransactions<Row>,
 }
 
@@ -438,7 +438,7 @@ mod tests {
         // The outer one's only record is its end.
         let events = vec![assigned(10, &[12]), end(11, &[12], false), end(10, &[], true)];
         assert_eq!(rows_of(vec![(records, events)]), [(10, "committed", 321)]);
-        // A subtransaction that contains another one is assigned after its rollback.
+        // A subtransaction that contains another subtransaction is assigned after its rollback.
         let none: &[(u32, u32)] = &[];
         let segments = vec![
             (records, vec![end(11, &[12], false)]),

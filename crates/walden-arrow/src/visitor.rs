@@ -1,8 +1,8 @@
 //! Visits the records of one segment: collects rows, and accounts for all bytes.
 //!
-//! The accounting equals that of `walden-explain`: a record belongs to the segment in which it starts, and a
-//! page header to the segment that contains it. The rest of a record that started earlier counts only in the
-//! first segment of the WAL.
+//! The accounting is the same as in `walden-explain`: a record belongs to the segment in which it starts, and
+//! a page header to the segment that contains it. The rest of a record that started earlier counts only in
+//! the first segment of the WAL.
 
 use std::ops::ControlFlow;
 
@@ -22,7 +22,8 @@ use crate::columns::NO_TIME;
 
 /// Receives each record.
 pub(crate) trait Observer: Send {
-    /// Receives a record that counts. `time` is that of the last transaction end, including this record.
+    /// Receives a record that counts. `time` is the time of the last transaction end, up to and including
+    /// this record.
     fn record(&mut self, record: &Record<'_>, kind: Kind, time: i64) -> ControlFlow<()>;
 
     /// Same as [`Observer::record`].
@@ -47,7 +48,7 @@ pub(crate) struct SegmentSums {
     /// Start of the first record that counts, or of the padding, abandoned record or tail of the WAL with
     /// which a range starts.
     pub first: Option<Lsn>,
-    /// Start of the record before the first one that counts, by its `xl_prev`.
+    /// Start LSN of the record before the first record that counts, by the `xl_prev` of the latter.
     pub previous: Option<Lsn>,
     /// Bytes of page headers before `first`.
     pub lead_headers: u64,
@@ -122,8 +123,8 @@ impl<O: Observer> SegmentVisitor<O> {
         self.sums.first = Some(first);
     }
 
-    /// Starts a range without a record at the bytes after the last record, unless these start before the
-    /// range: then the preceding range contains all of them.
+    /// Starts a range without a record at the bytes after the last record, unless these bytes start before
+    /// the range: then the preceding range contains all of these bytes.
     pub fn begin_with_tail(&mut self, tail: Lsn) {
         if self.sums.first.is_none() && self.is_from(tail) {
             self.begin_range(tail);
@@ -133,8 +134,8 @@ impl<O: Observer> SegmentVisitor<O> {
     /// Returns the width of the page header immediately before the first position of a range, if the range
     /// includes the header; otherwise 0.
     ///
-    /// As in `walden-explain`: no earlier record continues after such a header, so a range that ends at the
-    /// record does not include it.
+    /// As in `walden-explain`: no earlier record continues after this header, so a range that ends at the
+    /// record does not include the header.
     fn header_before(&self, first: Lsn) -> u64 {
         let Some((start, width)) = self.lead_header else { return 0 };
         if self.is_from(start) && start.plus(width) == first { width } else { 0 }
@@ -161,7 +162,7 @@ impl<O: Observer> SegmentVisitor<O> {
         match payload::parse(record) {
             Ok(Payload::Commit(end)) => self.ended(true, end.time),
             Ok(Payload::Abort(end)) => self.ended(false, end.time),
-            // Other transaction records, and malformed ones, end no transaction.
+            // Other transaction records, and malformed records, end no transaction.
             Ok(_) | Err(_) => {}
         }
     }

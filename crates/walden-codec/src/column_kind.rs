@@ -46,7 +46,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// Returns the form's number in the directory of a chunk.
+    /// Returns the number that denotes the form in the directory of a chunk.
     pub fn code(self) -> u64 {
         match self {
             Form::Symbols => 0,
@@ -55,7 +55,7 @@ impl Form {
         }
     }
 
-    /// Returns the form with a number in the directory of a chunk.
+    /// Returns the form that `code` denotes in the directory of a chunk.
     pub fn from_code(code: u64) -> Result<Form, Corrupt> {
         Ok(match code {
             0 => Form::Symbols,
@@ -83,7 +83,7 @@ pub enum Class {
     MainData,
     /// Lengths and forms of block data.
     BlockData,
-    /// Block data of unknown form.
+    /// Block data that no predictor codes.
     Payload,
     /// Headers and lengths of heap tuples.
     TupleHeaders,

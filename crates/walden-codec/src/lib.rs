@@ -32,9 +32,9 @@
 //!
 //! **Records** (`record/`). A record is its shape (the non-numeric parts of its headers), its transaction,
 //! its main data and its blocks. Relations are coded as numbers, blocks and transactions as ranks in
-//! move-to-front lists, and transactions and times in main data as deltas against earlier ones. Lengths and
-//! the checksum are derived. Both directions replay each record (`walden-redo`), so both know the pages
-//! before the next one.
+//! move-to-front lists, and transactions and times in main data as deltas against earlier transactions and
+//! times. Lengths and the checksum are derived. Encoding and decoding both replay each record
+//! (`walden-redo`), so both know the pages before the next record.
 //!
 //! **Predictors** (`predict/`). Each access method implements `predict::Predictor` for the block data of its
 //! records and for the items of its pages. Encoding infers schemas from tuples and codes attributes by them
@@ -49,9 +49,9 @@
 //! (`page/against_base.rs`). Without any base, the image's page is coded item by item (`page/mod.rs`).
 //!
 //! **Columns** (`columns/`). The stages above are written once for both directions, against the trait
-//! `Coder`: the encoder appends a value to a column, the decoder reads it from there. `Option` sources
-//! (`Some` when encoding) make the direction explicit. Both directions create the same columns in the same
-//! order, so files do not store the meaning of a column.
+//! `Coder`: the encoder appends a value to a column, the decoder reads the value from the same column.
+//! `Option` sources (`Some` when encoding) make the direction explicit. Both directions create the same
+//! columns in the same order, so files do not store the meaning of a column.
 //!
 //! **Entropy coding** (`entropy/`). At the end of a segment, columns of one class are compressed together.
 //!
@@ -78,14 +78,13 @@ mod zigzag;
 
 pub use container::{compress, decompress};
 
-/// Error for a compressed form that no encoder writes, with its reason.
+/// The reason why compressed bytes are invalid: no encoder writes them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Corrupt(pub &'static str);
 
 impl Corrupt {
-    /// Memory allocation failure. The compressed form may be valid, so the reader of a container reports it
-    /// as
-    /// [`container::Error::Io`].
+    /// Memory allocation failure. The compressed bytes may be valid, so the reader of a container reports the
+    /// failure as [`container::Error::Io`].
     pub(crate) const NO_MEMORY: Corrupt = Corrupt("cannot allocate memory to decompress a part");
 }
 

@@ -1,6 +1,6 @@
 //! Limits of decoding.
 
-/// Limits of both directions.
+/// Limits of encoding and decoding.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Bytes of memory for replayed pages. Further pages go to a temporary file.
@@ -8,12 +8,13 @@ pub struct Limits {
     /// Maximum total weight of a segment's columns: their bytes, plus 16 per column. For a file coded as
     /// bytes, the maximum length of the original.
     pub columns: usize,
-    /// Maximum number of blocks kept at one time. Each takes [`BLOCK_NOTES`] bytes and a page.
+    /// Maximum number of blocks kept at one time. Each block takes [`BLOCK_NOTES`] bytes and a page.
     pub blocks: usize,
-    /// Whether parts coded with context mixing (levels 7 to 9) may be decoded. That takes 128 MB of memory.
+    /// Whether parts coded with context mixing (levels 7 to 9) may be decoded. Context mixing takes 128 MB of
+    /// memory.
     pub may_model: bool,
     /// Whether records may have the forms of data that version 2 of the format added. Files for readers of
-    /// version 1 have none.
+    /// version 1 do not use these forms.
     pub may_copy: bool,
 }
 

@@ -1,8 +1,8 @@
 //! Counts bytes of columns by class and relation while they are decoded.
 //!
 //! A column that is created while the values of a relation's block are decoded belongs to that relation.
-//! Columns that all relations share (those of images and of record shapes) are metered: whenever the relation
-//! changes, the bytes read from them since the last change count for the previous relation.
+//! Columns that all relations share (for images and record shapes) are metered: whenever the relation
+//! changes, the bytes read from these columns since the last change count for the previous relation.
 
 use rustc_hash::FxHashMap;
 use walden_format::record::RelFileLocator;
@@ -40,8 +40,8 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Starts a segment. `positions` are those of its columns, `stored` and `directory` the compressed sizes
-    /// of its classes and directory.
+    /// Starts a segment. `positions` are the positions in its columns, `stored` and `directory` the
+    /// compressed sizes of its classes and directory, in bytes.
     pub fn start(&mut self, positions: &[(usize, usize)], stored: ByClass, directory: (u64, u64)) {
         self.relation = None;
         self.segment = Metered { raw: FxHashMap::default(), stored, directory };

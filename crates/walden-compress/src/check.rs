@@ -26,7 +26,7 @@ pub struct Found {
     file_bytes: u64,
     members: Vec<Member>,
     damage: Vec<Error>,
-    /// Members that may have been moved or renamed, in words.
+    /// Texts about members that may have been moved or renamed.
     unverified: Vec<String>,
     lost: Vec<Loss>,
     breakdown: Breakdown,

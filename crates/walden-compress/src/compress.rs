@@ -31,11 +31,11 @@ const STDIN_NAME: &str = "stdin";
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CompressOptions {
-    /// The folder to write to; `None` for that of each file.
+    /// The folder to write to; `None` for the folder of each file.
     pub folder: Option<PathBuf>,
     /// The level, 1 (fast) to 9 (small); `None` for the default of the form.
     pub level: Option<u8>,
-    /// In a pack, bytes of WAL between segments that can be decoded without the preceding ones.
+    /// In a pack, bytes of WAL between segments that can be decoded without the preceding segments.
     pub keyframe: u64,
     /// Maximum memory for decompression in bytes; `None` for enough for the largest segment.
     pub memory: Option<u64>,
@@ -104,11 +104,11 @@ impl CompressOptions {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Done {
-    /// Its path.
+    /// Path of the written file.
     pub output: PathBuf,
-    /// Its size in bytes.
+    /// Size of the written file in bytes.
     pub output_bytes: u64,
-    /// Its members, with the files that they were made from.
+    /// Members of the written file, each with the input from which it was made.
     pub members: Vec<(Input, Added)>,
 }
 
@@ -152,7 +152,7 @@ impl Compressor<'_> {
         let (mut source, found) = open(&input.path)?;
         let name = input.path.file_name().unwrap_or_default().as_bytes().to_vec();
         if !self.options.replaces {
-            // Checks before the work that an existing target was made from the same file.
+            // Before the file is compressed, checks that an existing target was made from the same file.
             refuse_other_members(&target, &[(&name, found.len())])?;
         }
         let output = Output::create(&target, self.options.replaces)?;

@@ -27,7 +27,7 @@ const WRITE: &str = "cannot write";
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct DecompressOptions {
-    /// The folder to write to; `None` for that of each file.
+    /// The folder to write to; `None` for the folder of each file.
     pub folder: Option<PathBuf>,
     /// Names of the members to extract; all if empty.
     pub members: Vec<String>,
@@ -89,7 +89,8 @@ impl Decompressor<'_> {
         Ok(())
     }
 
-    /// Decompresses all members of a file, or those of the options, to files, or to `out` if it is given.
+    /// Decompresses all members of a file, or the members in the options, to files, or to `out` if it is
+    /// given.
     ///
     /// # Errors
     /// The file is damaged, or its originals cannot be written.
@@ -289,7 +290,7 @@ pub(crate) fn unverified(path: &Path, walk: &Walk) -> Vec<String> {
     .collect()
 }
 
-/// Describes a loss in words.
+/// Describes a loss as text.
 pub(crate) fn words_of(loss: &Loss) -> String {
     let first = loss.number + 1;
     let what = match (&loss.name, loss.members) {

@@ -42,14 +42,14 @@ pub enum FileError {
     },
     /// Two files would have the same name in a pack.
     #[error(
-        "{} and {} would have the same name in the pack: name the folder above them",
+        "{} and {} would have the same name in the pack: give the folder that contains both as the input instead",
         one.display(),
         other.display()
     )]
     SameName {
         /// One of the files.
         one: PathBuf,
-        /// The other one.
+        /// The other file.
         other: PathBuf,
     },
     /// A file cannot be read or coded.
@@ -100,7 +100,7 @@ pub enum FileError {
     #[error("cannot write to standard output")]
     Stdout(#[source] io::Error),
     /// Originals cannot be written to standard output.
-    #[error("write to standard output")]
+    #[error("cannot write to standard output")]
     OriginalsToStdout(#[source] io::Error),
     /// A compressed file has members that cannot be written.
     #[error("{}: {problem}", path.display())]
@@ -164,19 +164,19 @@ pub enum VerifyError {
     #[error("{0}")]
     Io(#[from] io::Error),
     /// A member is missing.
-    #[error("expected the member that was written, found none")]
+    #[error("the compressed data lacks a member that was written: expected it, found the end")]
     NoMember,
     /// A member has another header.
-    #[error("expected the member's header as it was written, found another")]
+    #[error("the header of a member in the compressed data differs from the header that was written")]
     OtherHead,
     /// A member has another content.
-    #[error("expected the hash of the original, found another")]
+    #[error("the decompressed content differs from the original: expected the same hash")]
     OtherHash,
     /// There are further members.
-    #[error("expected one member, found more")]
+    #[error("the compressed data has more members than the one that was written")]
     MoreMembers,
     /// The index of a pack differs from its members.
-    #[error("the pack's index differs from the written one")]
+    #[error("the pack's index differs from the index that was written")]
     OtherIndex,
     /// The verifying thread ended by a panic.
     #[error("cannot verify: the thread ended by a panic")]

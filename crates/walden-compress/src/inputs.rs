@@ -24,7 +24,7 @@ const REMOVE: &str = "cannot remove";
 /// A file to compress or to decompress.
 #[derive(Clone, Debug)]
 pub struct Input {
-    /// Its path.
+    /// Path of the file.
     pub path: PathBuf,
     /// Path relative to the argument under which the file was found.
     pub relative: PathBuf,
@@ -55,7 +55,9 @@ pub fn gather(files: &[PathBuf], tell: &dyn Fn(&str)) -> (Vec<Input>, Vec<FileEr
                 }
                 searched.and_then(|()| match inputs.len() > before {
                     true => Ok(()),
-                    false => Err(FileError::unfit(COMPRESS, path, "expected files in it, found none")),
+                    false => {
+                        Err(FileError::unfit(COMPRESS, path, "expected files in the folder, found none"))
+                    }
                 })
             }
             // Compressing a compressed file is never useful. Compressed files in folders are skipped, too.
@@ -78,8 +80,8 @@ pub fn gather(files: &[PathBuf], tell: &dyn Fn(&str)) -> (Vec<Input>, Vec<FileEr
     (inputs, errors)
 }
 
-/// Finds the compressed files: those in folders, and every file named as an argument. Returns an error for
-/// each folder without any. `tell` receives warnings, a line each.
+/// Finds the compressed files: all compressed files in folders, and every file named as an argument. Returns
+/// an error for each folder without any. `tell` receives warnings, a line each.
 pub fn gather_compressed(files: &[PathBuf], tell: &dyn Fn(&str)) -> (Vec<Input>, Vec<FileError>) {
     let (mut inputs, mut errors) = (Vec::new(), Vec::new());
     for path in files {
@@ -93,7 +95,8 @@ pub fn gather_compressed(files: &[PathBuf], tell: &dyn Fn(&str)) -> (Vec<Input>,
         if let Err(error) = searched {
             errors.push(error);
         } else if inputs.len() == before {
-            let problem = format!("expected .{SEGMENT_ENDING} or .{PACK_ENDING} files in it, found none");
+            let problem =
+                format!("expected .{SEGMENT_ENDING} or .{PACK_ENDING} files in the folder, found none");
             errors.push(FileError::unfit(READ, path, problem));
         }
     }
@@ -103,7 +106,7 @@ pub fn gather_compressed(files: &[PathBuf], tell: &dyn Fn(&str)) -> (Vec<Input>,
 /// The folder in which PostgreSQL records which segments are archived.
 const NOT_LOG: &str = "archive_status";
 
-/// Adds all files of a folder and its subfolders for which `is_wanted` returns true.
+/// Adds to `inputs` each file, in a folder and all its subfolders, for which `is_wanted` returns true.
 fn search(
     folder: &Path,
     relative: &Path,
@@ -134,7 +137,7 @@ fn search(
         };
         if found.is_dir() {
             tell(&format!(
-                "warning: {} is a link to a folder and is left out; name that folder, too",
+                "warning: {} is a link to a folder and is skipped; give the folder itself as a further input",
                 path.display()
             ));
         } else if found.is_file() && is_wanted(&path) {

@@ -260,8 +260,8 @@ impl Place {
 const MAX_GAPS: usize = 10;
 
 impl Compressor<'_> {
-    /// Warns about missing segments between those of a pack. The pack is valid without them, but recovery
-    /// ends at the first missing segment.
+    /// Warns about missing segments between the segments of a pack. The pack is valid without them, but
+    /// recovery ends at the first missing segment.
     fn warn_of_gaps(&self, places: &Places) {
         let gaps = gaps(places);
         for gap in gaps.iter().take(MAX_GAPS) {
@@ -289,7 +289,7 @@ fn named_between(names: &[SegmentName], before: Numbered, after: Numbered) -> Ve
     between.map(|number| (system_id, timeline, size, number)).collect()
 }
 
-/// Returns the gaps between segments of the same timeline, in words. Timelines are not compared with each
+/// Returns texts about the gaps between segments of the same timeline. Timelines are not compared with each
 /// other: only history files, which may be missing, record how they are connected.
 fn gaps(places: &Places) -> Vec<String> {
     let numbered = |place: &Place| {

@@ -14,24 +14,26 @@ use walden_format::version::Major;
 pub struct CheckpointRecord {
     /// LSN of the record. For an unfinished checkpoint, LSN of its `CHECKPOINT_REDO`.
     pub lsn: Lsn,
-    /// The redo pointer, where recovery starts. The first change of a page after it logs a full-page image.
+    /// The redo pointer: the LSN at which recovery starts. The first change of a page after this LSN logs a
+    /// full-page image.
     pub redo: Lsn,
     /// Start of the checkpoint, in seconds since 1970-01-01 UTC.
     pub time: i64,
-    /// Whether it is a shutdown checkpoint.
+    /// Whether this is a shutdown checkpoint.
     pub shutdown: bool,
-    /// Whether the WAL contains the record that ends it. Otherwise a crash interrupted the checkpoint, or the
-    /// WAL ends before the record. From 17 on, `CHECKPOINT_REDO` still shows its start. Pages have images
-    /// after its redo pointer in either case.
+    /// Whether the WAL contains the record that ends the checkpoint. Otherwise a crash interrupted the
+    /// checkpoint, or the WAL ends before the record. From 17 on, `CHECKPOINT_REDO` still shows the
+    /// checkpoint's start. Pages have images after the redo pointer in either case.
     pub is_finished: bool,
-    /// Evidence of a base backup or a segment switch before it.
+    /// Evidence of a base backup or a segment switch before the checkpoint.
     pub begin: Begin,
 }
 
 impl CheckpointRecord {
-    /// Whether nothing was written during the checkpoint but its own records, a snapshot of running
-    /// transactions among them. It was requested, or comes from an idle server: one by volume takes part of
-    /// the distance to the next one.
+    /// Whether the server wrote no WAL during the checkpoint except the checkpoint's own records, which
+    /// include a snapshot of running transactions. An empty checkpoint was requested, or comes from an idle
+    /// server: during a checkpoint by volume, the server writes a part of the distance to the next
+    /// checkpoint.
     pub fn is_empty(&self) -> bool {
         const MAX_BYTES: u64 = 1024;
         self.is_finished && self.lsn.bytes_since(self.redo) <= MAX_BYTES
@@ -41,14 +43,14 @@ impl CheckpointRecord {
 /// Evidence in the WAL of the reason for a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Begin {
-    /// Nothing.
+    /// No evidence.
     #[default]
     Unmarked,
-    /// The segment before its redo pointer was switched, as a base backup does before it requests its
-    /// checkpoint (`do_pg_backup_start`). A switch also finishes a segment, which may trigger a checkpoint by
+    /// A segment switch directly precedes the redo pointer, as before the checkpoint that a base backup
+    /// requests (`do_pg_backup_start`). A switch also finishes a segment, which may trigger a checkpoint by
     /// volume.
     AfterSwitch,
-    /// A base backup starts at its redo pointer.
+    /// A base backup starts at the redo pointer.
     Backup,
 }
 
@@ -86,8 +88,8 @@ impl CheckpointRecords {
         self.backups.push(start);
     }
 
-    /// Returns all checkpoints, including unfinished ones. If the time of one is unknown, it gets the next
-    /// checkpoint's time, or else the last one's.
+    /// Returns all checkpoints, including unfinished checkpoints. A checkpoint of unknown time gets the next
+    /// checkpoint's time, or else the last checkpoint's time.
     pub fn into_all(self, size: SegmentSize) -> Vec<CheckpointRecord> {
         let CheckpointRecords { finished: mut all, begun, switches, backups } = self;
         let of_neighbours = |lsn: Lsn| {
@@ -131,7 +133,7 @@ pub enum Cause {
     Requested,
     /// Shutdown of the server.
     Shutdown,
-    /// Unknown, as it is the first one in the WAL.
+    /// The cause of the first checkpoint in the WAL is unknown.
     First,
 }
 
@@ -151,14 +153,16 @@ impl Cause {
     }
 }
 
-/// A checkpoint, relative to the one before it.
+/// A checkpoint, with its distance from the previous checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Checkpoint {
-    /// Its record.
+    /// The checkpoint's record.
     pub record: CheckpointRecord,
-    /// Bytes between the redo pointers of the one before and this one; `None` for the first.
+    /// Bytes from the redo pointer of the previous checkpoint to the redo pointer of this checkpoint; `None`
+    /// for the first.
     pub distance: Option<u64>,
-    /// Seconds between the starts of the previous checkpoint and this one; `None` for the first.
+    /// Seconds from the start of the previous checkpoint to the start of this checkpoint; `None` for the
+    /// first.
     pub interval: Option<i64>,
     /// What triggered it.
     pub cause: Cause,
@@ -189,7 +193,7 @@ impl CheckpointSettings {
         }
     }
 
-    /// Parses settings in the form of `pg_settings` (`300 s`, `1024 MB`); `None` if one is missing.
+    /// Parses settings with values as in `pg_settings` (`300 s`, `1024 MB`); `None` if a setting is missing.
     pub fn from_settings(settings: &BTreeMap<String, String>, version: Major) -> Option<CheckpointSettings> {
         let split = |name: &str| settings.get(name)?.split_once(' ');
         let (timeout, seconds) = split("checkpoint_timeout")?;
@@ -212,12 +216,12 @@ impl CheckpointSettings {
         })
     }
 
-    /// Returns the minimum number of segments from the previous redo pointer to that of a checkpoint
-    /// triggered by volume (`CalculateCheckpointSegments`).
+    /// Returns the minimum number of segments between the redo pointers of a checkpoint triggered by volume
+    /// and of the previous checkpoint (`CalculateCheckpointSegments`).
     ///
-    /// The request comes when the last segment before this distance is finished (`XLogCheckpointNeeded`,
-    /// called by `XLogWrite`). That segment is completely written by then, so the next insert position, and
-    /// with it the new redo pointer, is after it.
+    /// The server requests the checkpoint when it finishes the last segment before this distance
+    /// (`XLogCheckpointNeeded`, called by `XLogWrite`). This segment is completely written by then, so the
+    /// next insert position, and thus the new redo pointer, is after the segment.
     pub fn segments(&self, size: SegmentSize) -> u64 {
         let segments = self.max_wal_size / size.bytes();
         (segments * 1000 / self.kept_milli()).max(1)
@@ -307,7 +311,7 @@ pub fn volume_segments(checkpoints: &[Checkpoint], size: SegmentSize) -> Option<
         Some((crossed_segments(one, distance, size), has_waited(before, one, size)))
     });
     let (waited, mut distances): (Vec<_>, Vec<_>) = by_volume.partition(|(_, has_waited)| *has_waited);
-    // If all of them had to wait, the shortest distance is nearest to the trigger.
+    // If all checkpoints had to wait, the shortest distance is nearest to the trigger.
     if distances.is_empty() {
         distances.extend(waited.iter().min());
     }
@@ -320,7 +324,7 @@ pub fn volume_segments(checkpoints: &[Checkpoint], size: SegmentSize) -> Option<
             None => groups.push((distance, 1, distance)),
         }
     }
-    // The first of equal ones.
+    // Of several groups with this sum, the first.
     let (segments, count, _) = groups.into_iter().rev().max_by_key(|(_, _, sum)| *sum)?;
     (segments > 0).then_some((segments, count))
 }
@@ -330,13 +334,14 @@ fn delay(segments: u64) -> u64 {
     u64::from(segments >= 2)
 }
 
-/// Whether a checkpoint started at the end of the one before it, which was in progress when it was due.
+/// Whether a checkpoint was due while the previous checkpoint `before` was in progress, and started when
+/// `before` ended.
 fn has_waited(before: &Checkpoint, one: &Checkpoint, size: SegmentSize) -> bool {
     size.segment_of(before.record.lsn) == size.segment_of(one.record.redo)
 }
 
-/// Whether too many checkpoints started later than `max_wal_size` allows, if it triggered those that count as
-/// triggered by volume. These were requested at regular distances then.
+/// Whether too many of the checkpoints that count as triggered by volume started later than `max_wal_size`
+/// allows. These checkpoints were then requested at regular distances instead.
 fn is_volume_contradicted(checkpoints: &[Checkpoint], size: SegmentSize) -> bool {
     let Some((usual, _)) = volume_segments(checkpoints, size) else { return false };
     let is_late = |pair: &&[Checkpoint]| {
@@ -351,7 +356,7 @@ fn is_volume_contradicted(checkpoints: &[Checkpoint], size: SegmentSize) -> bool
 /// A setting for which the WAL shows another value than the server has now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Contradiction {
-    /// Its name.
+    /// Name of the setting.
     pub name: &'static str,
     /// The server's value.
     pub server: String,
@@ -366,8 +371,8 @@ impl std::fmt::Display for Contradiction {
     }
 }
 
-/// Replaces the checkpoint settings of a server, in the form of `pg_settings`, by those that the checkpoints
-/// of the WAL show. Returns the settings that differ.
+/// Replaces the checkpoint settings of a server, with values as in `pg_settings`, by the settings that the
+/// checkpoints of the WAL show. Returns the settings that differ.
 pub fn replace_contradicted(
     settings: &mut BTreeMap<String, String>,
     records: &[CheckpointRecord],
@@ -386,8 +391,8 @@ pub fn replace_contradicted(
         let server = settings.insert(name.to_owned(), value).unwrap_or_default();
         contradictions.push(Contradiction { name, server: shown(&server), wal });
     };
-    // Requested checkpoints come at any distance and anywhere in a segment. Those by volume start right after
-    // a segment was finished, unless another checkpoint was in progress.
+    // Requested checkpoints come at any distance and anywhere in a segment. Checkpoints by volume start
+    // directly after a segment was finished, unless another checkpoint was in progress.
     let requested = inferred.iter().filter(|one| one.cause == Cause::Requested).count() as u64;
     let is_late = |pair: &&[Checkpoint]| {
         let [before, one] = pair else { return false };
@@ -419,21 +424,21 @@ pub fn is_same_timeout(one: i64, other: i64) -> bool {
     one.abs_diff(other) <= 2 + one.min(other).unsigned_abs() / 50
 }
 
-/// Segments filled between the previous redo pointer and this one.
+/// Number of segments filled between the previous redo pointer and the redo pointer of this checkpoint.
 fn crossed_segments(checkpoint: &Checkpoint, distance: u64, size: SegmentSize) -> u64 {
     let redo = checkpoint.record.redo;
     size.segment_of(redo) - size.segment_of(Lsn(redo.0 - distance))
 }
 
-/// Whether an interval is that of a timed checkpoint. The checkpointer checks the clock in whole seconds and
-/// may be a little late; an idle server skips checkpoints, so the interval may be a multiple.
+/// Whether a timed checkpoint may have this interval, in seconds. The checkpointer checks the clock in whole
+/// seconds and may be a little late; an idle server skips checkpoints, so the interval may be a multiple.
 fn is_timed(interval: i64, timeout: i64) -> bool {
     interval >= timeout - 1 && (interval <= timeout + 2 || interval % timeout <= 2)
 }
 
-/// Whether the timeout triggered a checkpoint although its redo pointer is as far from the previous one as
-/// `max_wal_size` allows. It did if the timeout has passed and the redo pointer is in the segment where the
-/// previous checkpoint ended.
+/// Whether the timeout triggered a checkpoint although its redo pointer is as far from the previous redo
+/// pointer as `max_wal_size` allows. The timeout did if it has passed and the redo pointer is in the segment
+/// in which the previous checkpoint ended.
 ///
 /// The request by volume came while the previous checkpoint was in progress, and was handled at its end. If
 /// nothing was logged after its record, the requested checkpoint was skipped (`CreateCheckPoint`) and the
@@ -610,7 +615,7 @@ mod tests {
         // A busy server starts some checkpoints a segment late.
         assert_eq!(learned(&[8, 9, 9, 8, 9, 9], false), Some((8, 6)));
         assert_eq!(learned(&[33, 34, 34], false), Some((33, 3)));
-        // It cannot start one while the one before is in progress.
+        // The server cannot start a checkpoint while the previous checkpoint is in progress.
         assert_eq!(learned(&[2, 4, 5, 2, 6, 4], true), Some((2, 1)));
         // The setting was changed: most segments count.
         assert_eq!(learned(&[8, 8, 33, 33, 33], false), Some((33, 3)));
@@ -646,7 +651,7 @@ mod tests {
         let late =
             [3, 4, 5, 6, 7].map(|segment| seen(segment, if segment < 6 { 100 } else { 8 << 20 }, 1000));
         assert_eq!(replaced("1024 MB", "300 s", &late), (1024, 300, vec![]));
-        // The same distance.
+        // All checkpoints have the same distance.
         assert_eq!(replaced("270 MB", "300 s", &records), (270, 300, vec![]));
         assert_eq!(replaced("1024 MB", "300 s", &records[..2]), (1024, 300, vec![]));
         let timed =

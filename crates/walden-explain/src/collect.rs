@@ -79,7 +79,8 @@ pub(crate) struct SegmentTally<'a> {
     /// The subtransactions of all `finished`, concatenated.
     pub subxids: Vec<u32>,
     pub events: Vec<(Lsn, Event)>,
-    /// Per view: sums by cell, transaction and slice, each 0 if it is no dimension of the view.
+    /// Per view: sums by cell, transaction and slice. Each of the three is 0 if it is no dimension of the
+    /// view.
     pub pieces: Vec<FxHashMap<Piece, Tally>>,
     slice: u32,
     next_slice: Lsn,
@@ -131,8 +132,8 @@ impl<'a> SegmentTally<'a> {
         }
     }
 
-    /// Clears the sums for another segment. Keeps the memory: page faults of a new allocation for each
-    /// segment would take a twentieth of the time.
+    /// Clears the sums before another segment is read. Keeps the memory: page faults of a new allocation for
+    /// each segment would take a twentieth of the time.
     pub fn begin(mut self, segment_start: Lsn, segment_end: Lsn) -> SegmentTally<'a> {
         self.clear(segment_start, segment_end);
         self
@@ -162,12 +163,12 @@ impl<'a> SegmentTally<'a> {
         if let Some(sampler) = &mut self.sampler {
             sampler.clear();
         }
-        // Cell 0 is that of framing, and the initial one of `recent`.
+        // Cell 0 is the cell of framing, and the initial value in `recent`.
         self.look_up_cell(Cell::FRAMING, 0);
     }
 
-    /// Clears the sums for the next part of WAL whose earlier parts were counted. Everything counts, in any
-    /// segment.
+    /// Clears the sums before the next part of WAL whose earlier parts were counted. All records of this part
+    /// count, in any segment.
     pub fn begin_at(&mut self, position: Lsn) {
         self.clear(position, Lsn(u64::MAX));
         self.first = Some(position);
@@ -190,8 +191,8 @@ impl<'a> SegmentTally<'a> {
         self.sampler.as_ref().map(|sampler| &sampler.sample)
     }
 
-    /// Starts a range that contains no record at `tail`, the end of the last record. If that end is before
-    /// the range, the previous range has all of it.
+    /// Starts a range that contains no record at `tail`, the end of the last record. If `tail` is before the
+    /// range, the previous range contains the whole record.
     pub fn begin_with_tail(&mut self, tail: Lsn) {
         if self.first.is_none() && self.is_at_or_behind_start(tail) {
             self.begin_range(tail);
@@ -205,8 +206,7 @@ impl<'a> SegmentTally<'a> {
     /// Width of the page header right before the first position of a range if the header is in the range too,
     /// otherwise 0.
     ///
-    /// No earlier record continues after such a header, so a range that ends at the header does not include
-    /// it.
+    /// No earlier record continues after this header, so a range that ends at the header does not include it.
     fn header_before(&self, first: Lsn) -> u64 {
         let Some((start, width)) = self.lead_header else { return 0 };
         if self.is_at_or_behind_start(start) && start.plus(width) == first { width } else { 0 }
@@ -235,7 +235,7 @@ impl<'a> SegmentTally<'a> {
         index
     }
 
-    /// Adds the sums of a place to their cell, and assigns the place to another key.
+    /// Adds the sums in a slot of the table to their cell, and assigns the slot to another key.
     #[inline(never)]
     fn settle_usual(&mut self, place: usize, key: [u64; 2]) {
         let sums = std::mem::replace(&mut self.usual[place], UsualSums { key, ..UsualSums::default() });
@@ -301,8 +301,8 @@ impl<'a> SegmentTally<'a> {
         self.add(0, 0, |tally| tally.buckets.add(bucket, bytes));
     }
 
-    /// Counts framing at the segment's start or the end of the WAL, once the merge has decided that it
-    /// counts.
+    /// Counts framing at the segment's start or the end of the WAL, once the merge has decided that these
+    /// bytes count.
     pub fn add_framing(&mut self, at_start: bool, bucket: Bucket, bytes: u64) {
         if bytes > 0 {
             let slice = self.slice;
@@ -316,7 +316,7 @@ impl<'a> SegmentTally<'a> {
         }
     }
 
-    /// The sums of a transaction since it took its place.
+    /// Returns the sums of a transaction since it took its slot in the table.
     #[inline(always)]
     fn transaction(&mut self, xid: u32) -> &mut TransactionSums {
         let place = xid as usize % WRITING;
@@ -330,7 +330,7 @@ impl<'a> SegmentTally<'a> {
         sums
     }
 
-    /// Evicts a transaction from its place.
+    /// Evicts a transaction from its slot in the table.
     #[inline(never)]
     fn settle_transaction(&mut self, place: usize) {
         let sums = std::mem::take(&mut self.writing[place]);
@@ -422,7 +422,7 @@ impl<'a> SegmentTally<'a> {
         let mut sums = TransactionSums::default();
         let at_hand = &mut self.writing[xid as usize % WRITING];
         if xid != 0 && at_hand.xid == xid {
-            // Frees its place.
+            // Frees the transaction's slot.
             sums = std::mem::take(at_hand);
         }
         let before = self.subxids.len();
@@ -517,7 +517,7 @@ impl Visitor for SegmentTally<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Does the same as [`SegmentTally::record`], for a record of this layout.
+    /// Adds a record of the usual layout, like [`SegmentTally::record`].
     #[inline(always)]
     fn simple_record(&mut self, record: SimpleRecord<'_>) -> ControlFlow<()> {
         if !self.usual_alone {

@@ -40,15 +40,16 @@ pub struct Document {
     /// The cluster's system identifier; a string, as it exceeds the precision of JSON numbers in many
     /// readers.
     pub system_identifier: String,
-    /// Bytes of a segment.
+    /// Size of a segment in bytes.
     pub segment_bytes: u64,
-    /// Bytes explained: those of all ranges.
+    /// Number of bytes in all ranges.
     pub file_bytes: u64,
-    /// Bytes of WAL: `file_bytes` without the unused end of the last segment. Shares are of these.
+    /// Number of bytes of WAL: `file_bytes` without the unused end of the last segment. Shares are relative
+    /// to this number.
     pub wal_bytes: u64,
-    /// Records that start in the ranges.
+    /// Number of records that start in the ranges.
     pub records: u64,
-    /// Bytes by bucket, empty ones included; the sum is `file_bytes`.
+    /// Bytes by bucket, including empty buckets; the sum is `file_bytes`.
     pub buckets: Map<String, Value>,
     /// Full-page images by cause: `count`, `bytes` as stored, `uncompressed_bytes`, `saved_by_compression`
     /// (bytes), and
@@ -58,19 +59,19 @@ pub struct Document {
     pub ranges: Vec<RangeDocument>,
     /// First and last transaction end; `None` if no transaction ends in the ranges.
     pub time: Option<TimeSpan>,
-    /// Where commit times go back, if the range or a view depends on it.
+    /// Where commit times go back, if the range or a view depends on times.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_back: Option<StepBackDocument>,
     /// Server settings logged in the WAL, as of its end, by name. Settings that the ranges do not contain are
     /// absent.
     pub settings: Map<String, Value>,
-    /// Changes of these settings, the first 100.
+    /// Changes of the settings in `settings` within the WAL, at most the first 100.
     pub setting_changes: Vec<SettingChange>,
     /// Bytes by table, including its indexes, TOAST table and maps, largest first. With a limit, the last
     /// element sums up the other tables; its part is `rest`.
     pub relations: Vec<RelationDocument>,
-    /// Bytes by record kind, largest first; with a limit, the last one is the sum of the others, of the part
-    /// `rest`.
+    /// Bytes by record kind, largest first; with a limit, the last element sums up all other kinds; its part
+    /// is `rest`.
     pub record_kinds: Vec<GroupDocument>,
     /// How transactions ended, and the bytes they wrote.
     pub transactions: TransactionsDocument,
@@ -84,10 +85,10 @@ pub struct Document {
     /// The checkpoint cycles in WAL order; empty unless a view is by checkpoint.
     pub cycles: Vec<CycleDocument>,
     /// Causes of all bytes of WAL, largest first: statement or task, relation, and mechanism. Each byte has
-    /// one cause, and the sum is `wal_bytes`. Beyond 1000 causes, or a limit, the last element sums up the
-    /// others.
+    /// one cause, and the sum is `wal_bytes`. Beyond 1000 causes, or a limit, the last element sums up all
+    /// other causes.
     pub causes: Vec<CauseDocument>,
-    /// The same by statement, if there is a view of statements and cells.
+    /// Causes as in `causes`, divided further by statement, if there is a view of statements and cells.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub statement_causes: Vec<CauseDocument>,
     /// The findings: causes, then settings, each list by the remedy's saving.
@@ -101,9 +102,9 @@ pub struct Document {
 pub struct StepBackDocument {
     /// The first commit or abort record after the step.
     pub lsn: String,
-    /// The latest time before it.
+    /// The latest time before the step.
     pub from: String,
-    /// The first time after it.
+    /// The first time after the step.
     pub to: String,
 }
 
@@ -124,15 +125,15 @@ impl Document {
 pub struct RangeDocument {
     /// The timeline in the segments' names.
     pub timeline: u32,
-    /// LSN of its first byte.
+    /// LSN of the range's first byte.
     pub start: String,
-    /// LSN after its last byte, including bytes after the last record.
+    /// LSN after the range's last byte, which may be after the last record.
     pub end: String,
     /// Name of the segment that `start` is in.
     pub first_segment: String,
-    /// Name of the last segment that was read for it.
+    /// Name of the last segment that was read for the range.
     pub last_segment: String,
-    /// Distance from `start` to `end`.
+    /// Distance from `start` to `end` in bytes.
     pub bytes: u64,
     /// A description of the bytes after the last record; `None` if the WAL does not end in this range.
     pub end_of_log: Option<String>,
@@ -156,7 +157,7 @@ pub struct TimeSpan {
 pub struct RelationDocument {
     /// The table, relation or other owner.
     pub label: Label,
-    /// The sums over all parts; their fields are the object's own.
+    /// The sums over all parts. In JSON, these fields are fields of the enclosing object.
     #[serde(flatten)]
     pub sum: TallyDocument,
     /// A group per fork of the heap, the indexes, TOAST and the maps, largest first.
@@ -166,17 +167,17 @@ pub struct RelationDocument {
 /// The bytes that have one cause.
 #[derive(Clone, Debug, Serialize)]
 pub struct CauseDocument {
-    /// The statements of the transaction that wrote them; only in [`Document::statement_causes`].
+    /// The statements of the transaction that wrote the bytes; only in [`Document::statement_causes`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statement: Option<String>,
-    /// The statement or task that wrote them.
+    /// The kind of statement or task that wrote the bytes.
     pub activity: Activity,
-    /// The table that it wrote to, or whose index or TOAST table; or another relation; `None` if the records
-    /// refer to none.
+    /// The table that the statement or task wrote to, also through an index or the TOAST table; the written
+    /// relation itself if its table is unknown; `None` if the records refer to no relation.
     pub relation: Option<String>,
-    /// How it wrote them.
+    /// How the statement or task wrote the bytes.
     pub mechanism: Mechanism,
-    /// Bytes.
+    /// Number of bytes of WAL that have this cause.
     pub bytes: u64,
     /// `bytes` as a share of `wal_bytes`.
     pub share: f64,
@@ -184,7 +185,7 @@ pub struct CauseDocument {
     pub records: u64,
     /// Number of full-page images.
     pub images: u64,
-    /// In the last element, the number of causes that it sums up; absent if all are listed.
+    /// In the last element, the number of causes that this element sums up; absent if all causes are listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folded: Option<u64>,
 }
@@ -197,24 +198,24 @@ impl CauseDocument {
     }
 }
 
-/// A group with its sums.
+/// A group of records, with its bytes and counts.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct GroupDocument {
     /// One label per dimension.
     pub keys: Vec<Label>,
-    /// Its sums; their fields are the object's own.
+    /// The group's sums. In JSON, these fields are fields of the enclosing object.
     #[serde(flatten)]
     pub sum: TallyDocument,
 }
 
-/// The sums of a group.
+/// Bytes and counts of a group of records.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct TallyDocument {
     /// Bytes in all buckets.
     pub bytes: u64,
-    /// `bytes`, without those of the unused end, as a share of `wal_bytes`.
+    /// `bytes`, without the unused end of the last segment, as a share of `wal_bytes`.
     pub share: f64,
     /// Number of records.
     pub records: u64,
@@ -222,12 +223,12 @@ pub struct TallyDocument {
     pub images: u64,
     /// Bytes of full-page images, as stored.
     pub image_bytes: u64,
-    /// Bytes by bucket, without empty ones.
+    /// Bytes by bucket, without empty buckets.
     pub buckets: Map<String, Value>,
 }
 
 impl TallyDocument {
-    /// Bytes of WAL: without the unused end of the last segment.
+    /// Returns `bytes` without the unused end of the last segment.
     pub fn wal_bytes(&self) -> u64 {
         let bytes = |bucket: Bucket| self.buckets.get(bucket.name()).and_then(Value::as_u64).unwrap_or(0);
         let unused: u64 = Bucket::all().filter(|bucket| bucket.is_unused()).map(bytes).sum();
@@ -243,17 +244,18 @@ pub struct TransactionsDocument {
     pub committed: u64,
     /// Number of transactions that were rolled back, or that a crash ended.
     pub aborted: u64,
-    /// Number of transactions whose end is not in the WAL, including prepared ones.
+    /// Number of transactions whose end is not in the WAL, including prepared transactions.
     pub open: u64,
     /// Bytes of all transactions' records, with alignment.
     pub bytes: u64,
     /// Portion of `bytes` in transactions that are counted in `aborted`.
     pub aborted_bytes: u64,
-    /// Number of records without a transaction: of vacuum, checkpoints, initdb's bootstrap and the like.
+    /// Number of records without a transaction, such as records of vacuum, checkpoints and initdb's
+    /// bootstrap.
     pub system_records: u64,
-    /// Bytes of these, with alignment.
+    /// Bytes of the records without a transaction, with alignment.
     pub system_bytes: u64,
-    /// The largest by `bytes`, largest first; at most [`Request::top`](crate::Request::top).
+    /// The transactions with most `bytes`, largest first; at most [`Request::top`](crate::Request::top).
     pub largest: Vec<TransactionDocument>,
 }
 
@@ -265,17 +267,17 @@ pub struct TransactionDocument {
     pub xid: u32,
     /// `committed`, `aborted`, `prepared` or `open`.
     pub outcome: &'static str,
-    /// When it ended; `None` if its end is not in the WAL, or a crash ended it.
+    /// When the transaction ended; `None` if its end is not in the WAL, or a crash ended it.
     pub time: Option<String>,
-    /// Number of its records.
+    /// Number of the transaction's records.
     pub records: u64,
-    /// Bytes of these, with alignment.
+    /// Bytes of the transaction's records, with alignment.
     pub bytes: u64,
     /// `bytes` as a share of `wal_bytes`.
     pub share: f64,
     /// Portion of `bytes` in full-page images, as stored.
     pub image_bytes: u64,
-    /// Number of subtransactions in its end record; 0 if it has no end record.
+    /// Number of subtransactions in the transaction's end record; 0 without an end record.
     pub subtransactions: u32,
 }
 
@@ -283,7 +285,7 @@ pub struct TransactionDocument {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct CheckpointsDocument {
-    /// Number of checkpoints, unfinished ones included.
+    /// Number of checkpoints, including unfinished checkpoints.
     pub count: u64,
     /// Number by cause, of causes that occur: see [`CheckpointDocument::cause`].
     pub by_cause: Map<String, Value>,
@@ -294,30 +296,31 @@ pub struct CheckpointsDocument {
     pub causes_from_settings: bool,
     /// Mean of [`CheckpointDocument::distance`], in bytes; `None` with fewer than two checkpoints.
     pub mean_distance: Option<u64>,
-    /// Mean of [`CheckpointDocument::interval_seconds`], without negative ones; `None` if no others exist.
+    /// Mean of all [`CheckpointDocument::interval_seconds`] that are not negative; `None` if there are none.
     pub mean_interval_seconds: Option<f64>,
     /// All checkpoints, in WAL order.
     pub list: Vec<CheckpointDocument>,
 }
 
-/// A checkpoint, relative to the one before it.
+/// A checkpoint, with its distance from the previous checkpoint.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct CheckpointDocument {
-    /// LSN of its record; if the record is missing, of its `CHECKPOINT_REDO`.
+    /// LSN of the checkpoint's record, or of its `CHECKPOINT_REDO` if the record is missing.
     pub lsn: String,
-    /// Its redo pointer, where recovery would start.
+    /// Redo pointer: the LSN at which recovery would start.
     pub redo: String,
-    /// When it started, in whole seconds.
+    /// When the checkpoint started, in whole seconds.
     pub time: String,
-    /// What triggered it: `volume`, `time`, `requested`, `shutdown`, or `first` for the first one in the WAL.
+    /// The trigger: `volume`, `time`, `requested`, `shutdown`, or `first` for the first checkpoint in the
+    /// WAL.
     pub cause: &'static str,
-    /// Whether the WAL contains its record; if not, `time` is approximate.
+    /// Whether the WAL contains the checkpoint's record; if not, `time` is approximate.
     pub finished: bool,
-    /// Bytes from the previous redo pointer to this one; `None` for the first.
+    /// Bytes from the previous redo pointer to `redo`; `None` for the first.
     pub distance: Option<u64>,
-    /// Seconds from the start of the previous checkpoint to the start of this one, negative if the clock was
-    /// set back; `None` for the first.
+    /// Seconds from the start of the previous checkpoint to the start of this checkpoint, negative if the
+    /// clock was set back; `None` for the first.
     pub interval_seconds: Option<i64>,
 }
 
@@ -328,10 +331,10 @@ pub struct CycleDocument {
     /// The start time and the redo pointer of the checkpoint that starts the cycle, formatted like the labels
     /// of views by checkpoint.
     pub label: String,
-    /// The cause of the checkpoint at its start: see [`CheckpointDocument::cause`]. `None` before the first
-    /// redo pointer.
+    /// The cause of the checkpoint that starts the cycle: see [`CheckpointDocument::cause`]. `None` before
+    /// the first redo pointer.
     pub cause: Option<&'static str>,
-    /// Bytes of WAL in it.
+    /// Bytes of WAL in the cycle.
     pub bytes: u64,
     /// Portion of `bytes` in full-page images, as stored.
     pub image_bytes: u64,
@@ -351,7 +354,7 @@ pub struct ViewDocument {
     pub span_seconds: Option<i64>,
     /// The groups, largest first; in WAL order if all dimensions are time or checkpoint.
     pub groups: Vec<GroupDocument>,
-    /// The sum of the unlisted groups; `None` if all are listed.
+    /// The sums over all groups that are not listed; `None` if all groups are listed.
     pub rest: Option<RestDocument>,
 }
 
@@ -359,18 +362,18 @@ pub struct ViewDocument {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct LogDocument {
-    /// Counts of the server's log; its fields are the object's own.
+    /// Counts of the server's log. In JSON, these fields are fields of the enclosing object.
     #[serde(flatten)]
     pub counts: Counts,
-    /// Bytes of records of transactions; the other bytes belong to none.
+    /// Bytes of records of transactions; all other bytes belong to no transaction.
     pub transaction_bytes: u64,
     /// Portion of `transaction_bytes` in transactions found in the server's log.
     pub joined_bytes: u64,
     /// Portion of `joined_bytes` in transactions whose statement is known.
     pub statement_bytes: u64,
-    /// `joined_bytes` as a share of `transaction_bytes`; 0 without any.
+    /// `joined_bytes` as a share of `transaction_bytes`; 0 if `transaction_bytes` is 0.
     pub joined_share: f64,
-    /// Settings that would raise it, as sentences.
+    /// Settings that would raise `joined_share`, as sentences.
     pub hints: Vec<String>,
 }
 
@@ -378,9 +381,9 @@ pub struct LogDocument {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct RestDocument {
-    /// Number of groups.
+    /// Number of groups that are not listed.
     pub groups: u64,
-    /// Their sum; its fields are the object's own.
+    /// Their sums. In JSON, these fields are fields of the enclosing object.
     #[serde(flatten)]
     pub sum: TallyDocument,
 }

@@ -49,9 +49,9 @@ impl DroppedFiles {
         }
     }
 
-    /// Records the files that a commit record drops. `created` are the files that its transaction is known to
-    /// have created. If the commit record shows that this transaction also created a file before it had an
-    /// ID, that file is inserted at the front.
+    /// Records the files that a commit record drops. `created` are the files that the committed transaction
+    /// is known to have created. If the commit record shows that this transaction also created a file before
+    /// it had an ID, that file is inserted at the front.
     pub fn add_commit(&mut self, lsn: Lsn, dropped: &Dropped, created: &mut Vec<RelFileLocator>) {
         if self.at.len() < MAX_GROUPS {
             self.at.extend(dropped.files.iter().map(|file| (*file, lsn)));

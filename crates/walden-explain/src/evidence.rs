@@ -1,11 +1,11 @@
 //! Evidence in records about their relation beyond their bytes, as a basis for findings.
 
-/// Number and bytes of records, or of parts of them.
+/// Number and bytes of records, or of parts of records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Count {
     /// Number of records or parts.
     pub count: u64,
-    /// Their bytes, without full-page images.
+    /// Bytes of the records or parts, without full-page images.
     pub bytes: u64,
     /// Bytes of their full-page images.
     pub image_bytes: u64,
@@ -79,11 +79,11 @@ impl Majority {
 /// Rows and number of the transactions that changed many rows of a relation. All numbers are lower bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Batches {
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
-    /// Transactions.
+    /// Number of transactions.
     pub transactions: u64,
-    /// The first of these transactions; `last` is the last one.
+    /// The first counted transaction; `last` is the last counted transaction.
     first: u32,
     last: u32,
     /// The transaction that currently changes most rows. `count` is its number of rows, and `lead` the number
@@ -131,7 +131,7 @@ impl Batches {
         }
         self.rows += other.rows;
         self.transactions = match (self.first, self.last) == (other.first, other.last) {
-            // The same transactions, in another partition.
+            // The same transactions wrote another partition.
             true => self.transactions.max(other.transactions),
             false => self.transactions + other.transactions - u64::from(is_continued),
         };
@@ -142,9 +142,9 @@ impl Batches {
 /// Number of committed transactions without other records: without these, they would write no commit record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EmptiedTransactions {
-    /// Transactions whose records are of one table.
+    /// Number of transactions whose records are of one table.
     pub of_one: u64,
-    /// Transactions whose records are of several tables, such as partitions.
+    /// Number of transactions whose records are of several tables, such as partitions.
     pub of_several: u64,
 }
 
@@ -166,15 +166,16 @@ impl EmptiedTransactions {
 /// records of the same segment are lower bounds, as the tables for earlier records overwrite entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Evidence {
-    /// Updates whose new tuple is on another page than the old one.
+    /// Number of updates whose new tuple is on another page than the old one.
     pub moved_updates: u64,
-    /// Updates whose old and new tuple could be compared: the record contains them, or images of their pages.
+    /// Number of updates whose old and new tuple could be compared: the record contains them, or images of
+    /// their pages.
     pub compared_updates: u64,
     /// Number of `compared_updates` whose new tuple has the same attributes as the old one.
     pub unchanged_updates: u64,
-    /// Updates of a tuple that the same transaction wrote.
+    /// Number of updates of a tuple that the same transaction wrote.
     pub same_transaction_updates: u64,
-    /// Updates of a tuple that any transaction wrote.
+    /// Number of updates of a tuple that any transaction wrote.
     pub recent_updates: u64,
     /// `LOCK` records that an update wrote itself, before it stored its new tuple on another page or wrote
     /// TOAST values.
@@ -186,19 +187,20 @@ pub struct Evidence {
     pub row_locks: Count,
     /// `LOCK` records of `FOR KEY SHARE`, the lock that checks of foreign keys take.
     pub key_share_locks: Count,
-    /// Inserts of TOAST values; recorded since 14.
+    /// Number of inserts of TOAST values; recorded since 14.
     pub toast_inserts: u64,
     /// Who inserted many rows by records of several rows each that have a replication origin. The initial
     /// copy of a subscription writes them (`copy_table`); changes that are applied later are inserts of a row
     /// each (`apply_handle_insert`).
     pub copies: Batches,
-    /// Inserts of `INSERT ... ON CONFLICT`.
+    /// Number of inserts of `INSERT ... ON CONFLICT`.
     pub speculative_inserts: u64,
     /// Old tuples and keys in updates and deletes, for logical decoding.
     pub old_tuples: Count,
     /// Number of `old_tuples` that are whole tuples.
     pub whole_old_tuples: u64,
-    /// Updates that log the whole new tuple for logical decoding, not only its difference from the old one.
+    /// Number of updates that log the whole new tuple for logical decoding, not only its difference from the
+    /// old one.
     pub whole_new_tuples: u64,
     /// Transactions of updates, with their locks, index entries and pruning.
     pub only_updates: EmptiedTransactions,
@@ -216,10 +218,10 @@ pub struct Evidence {
     pub update_batches: Batches,
     /// Transactions that deleted many rows, counted like `deletes_by`.
     pub delete_batches: Batches,
-    /// Deletes of rows that an update moved to another partition.
+    /// Number of deletes of rows that an update moved to another partition.
     pub partition_moves: u64,
-    /// Records of a sequence whose value differs by less than 32 from that of the previous record.
-    /// `nextval()` does not write such records: they come from `setval()`.
+    /// Number of records of a sequence whose value differs by less than 32 from the value of the previous
+    /// record, and which `setval()` wrote: `nextval()` logs every 32nd value.
     pub set_values: u64,
     /// Records of a sequence whose value is larger than that of the previous record.
     pub raised_values: u64,
@@ -255,7 +257,7 @@ pub struct Evidence {
 /// Data for logical decoding in records of user tables, under `wal_level=logical`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DecodingEvidence {
-    /// Records of new tuples in relations that `initdb` did not create.
+    /// Number of records of new tuples in relations that `initdb` did not create.
     pub stored: u64,
     /// Number of `stored` records whose flags state that the tuples are whole, even with an image.
     pub logical: u64,
@@ -365,7 +367,7 @@ mod tests {
         assert_eq!((merged.transactions, merged.first, merged.last), (2, 7, 9));
         merged.merge(&Batches::default());
         assert_eq!(merged.transactions, 2);
-        // The same transactions in two partitions.
+        // The same transactions wrote two partitions.
         let [mut one, other] = [(); 2].map(|()| count(&[(7, 3000), (9, 1500)]));
         one.merge(&other);
         assert_eq!((one.rows, one.transactions), (2 * other.rows, 2));

@@ -21,7 +21,7 @@ use crate::timeline::{Spans, Timeline};
 const MAX_SPANS: i64 = 60;
 
 /// Reads runs and sums up their bytes. Calls `progress` with the number of bytes read since the previous
-/// call. Damage is not an error: the sums end before it, and [`Explanation::damage`] describes it.
+/// call. Damage is not an error: the sums end before the damage, and [`Explanation::damage`] describes it.
 ///
 /// # Errors
 /// There are no runs, they belong to several clusters or versions, or the start time is after the last

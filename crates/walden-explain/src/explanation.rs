@@ -23,7 +23,7 @@ use crate::tally::{Bucket, Buckets, ImageTable, ImageTally, Tally};
 /// The bytes of a WAL range by bucket, owner, record kind and other dimensions.
 #[derive(Debug)]
 pub struct Explanation {
-    /// PostgreSQL major version that wrote it.
+    /// PostgreSQL major version that wrote the WAL.
     pub version: Major,
     /// The cluster's system identifier.
     pub system_id: u64,
@@ -31,15 +31,15 @@ pub struct Explanation {
     pub segment_size: SegmentSize,
     /// The contiguous ranges that were read.
     pub ranges: Vec<Range>,
-    /// Bytes of the ranges; the sum of `buckets`.
+    /// Number of bytes in all ranges; the sum of `buckets`.
     pub file_bytes: u64,
-    /// Records that start in the ranges.
+    /// Number of records that start in the ranges.
     pub records: u64,
     /// Bytes by bucket.
     pub buckets: Buckets,
     /// Full-page images by cause and compression.
     pub images: ImageTable,
-    /// Images without compression in segments that contain no compressed image, excluding those of
+    /// Uncompressed images in segments that contain no compressed image, excluding images of
     /// `wal_consistency_checking`. In other segments, an uncompressed image is one that compression did not
     /// make smaller (`XLogCompressBackupBlock`).
     pub uncompressed: ImageTally,
@@ -53,11 +53,11 @@ pub struct Explanation {
     pub transactions: Vec<Transaction>,
     /// Sums over all transactions.
     pub transaction_sums: TransactionSums,
-    /// The checkpoints, in WAL order, including unfinished ones.
+    /// The checkpoints, in WAL order, including unfinished checkpoints.
     pub checkpoints: Vec<CheckpointRecord>,
     /// First and last transaction end, in microseconds since 1970-01-01 UTC.
     pub time_span: Option<(i64, i64)>,
-    /// Where commit times go back, if the range or a view depends on it.
+    /// Where commit times go back, if the range or a view depends on times.
     pub step_back: Option<StepBack>,
     /// Server settings that are logged in the WAL.
     pub logged_settings: LoggedSettings,
@@ -83,9 +83,9 @@ pub struct Explanation {
     /// `TRUNCATE` and `REINDEX` create them. Locks show the difference: the OID of a new relation is the
     /// number of its first file. With `wal_level=minimal` no locks are logged, and the map is empty.
     pub new_relations: FxHashMap<RelFileLocator, u32>,
-    /// Main forks created for the transient relations of rewrites. They belong to other relations since their
-    /// transaction ended. The dropped OIDs in commit records show this, with or without logged locks; since
-    /// 15.
+    /// Main forks created for the transient relations of rewrites. These files belong to other relations
+    /// since their transaction ended. The dropped OIDs in commit records show this, with or without logged
+    /// locks; since 15.
     pub transient: FxHashSet<RelFileLocator>,
     /// Files in `dropped` for which the WAL does not show whether their relation was emptied or rewritten
     /// into another file. Transactions that logged no locks dropped them, as with `wal_level=minimal`.
@@ -103,17 +103,17 @@ pub struct Explanation {
 /// A contiguous range of WAL.
 #[derive(Clone, Debug)]
 pub struct Range {
-    /// The timeline of its segments.
+    /// The timeline of the range's segments.
     pub timeline: TimelineId,
     /// Start LSN.
     pub start: Lsn,
     /// End LSN, including the tail.
     pub end: Lsn,
-    /// Its first segment.
+    /// The range's first segment.
     pub first_segment: SegmentName,
-    /// Its last segment.
+    /// The range's last segment.
     pub last_segment: SegmentName,
-    /// Distance between these, in bytes.
+    /// Distance from `start` to `end`, in bytes.
     pub bytes: u64,
     /// The bytes after the last record, if the WAL ends in this range.
     pub tail: Option<Tail>,
@@ -126,7 +126,7 @@ pub struct View {
     pub spec: ViewSpec,
     /// The groups, largest first.
     pub rows: Vec<(GroupKey, Tally)>,
-    /// Number and sum of the smaller groups that are not in `rows`.
+    /// Number of smaller groups that are not in `rows`, and the sums over these groups.
     pub rest: (u64, Tally),
 }
 
@@ -135,30 +135,30 @@ pub struct View {
 pub struct Transaction {
     /// The top-level transaction ID.
     pub xid: u32,
-    /// How it ended.
+    /// How the transaction ended.
     pub outcome: Outcome,
-    /// When it ended, in microseconds since 1970-01-01 UTC.
+    /// When the transaction ended, in microseconds since 1970-01-01 UTC.
     pub time: Option<i64>,
-    /// Records.
+    /// Number of records.
     pub records: u64,
-    /// Bytes, including alignment and its subtransactions' bytes.
+    /// Bytes of the records, including alignment and the records of subtransactions.
     pub bytes: u64,
     /// Portion of `bytes` in full-page images.
     pub image_bytes: u64,
-    /// Number of subtransactions listed in its commit or abort record.
+    /// Number of subtransactions listed in the transaction's commit or abort record.
     pub subtransactions: u32,
 }
 
 /// How a transaction ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It committed.
+    /// The transaction committed.
     Committed,
-    /// It was rolled back.
+    /// The transaction was rolled back.
     Aborted,
-    /// It was prepared and its end is not in the WAL.
+    /// The transaction was prepared, and its end is not in the WAL.
     Prepared,
-    /// Its end is not in the WAL.
+    /// The transaction's end is not in the WAL.
     Open,
 }
 
@@ -195,14 +195,15 @@ pub struct TransactionSums {
     pub cut_off_xids: u64,
     /// Portion of `aborted_bytes` in the transactions of `cut_off`.
     pub cut_off_bytes: u64,
-    /// Bytes of records that belong to no transaction: of vacuum, checkpoints, initdb's bootstrap.
+    /// Bytes of records that belong to no transaction, such as records of vacuum, checkpoints and initdb's
+    /// bootstrap.
     pub system_bytes: u64,
-    /// Records that belong to no transaction.
+    /// Number of records that belong to no transaction.
     pub system_records: u64,
-    /// Number of subtransactions: of committed transactions, and rolled back ones whose transaction the WAL
-    /// names.
+    /// Number of subtransactions of committed transactions, and of rolled back subtransactions whose
+    /// transaction the WAL names.
     pub subtransactions: u64,
-    /// Number of rolled back ones in `subtransactions`: rollbacks to savepoints and caught errors.
+    /// Portion of `subtransactions` that were rolled back: rollbacks to savepoints and caught errors.
     pub aborted_subtransactions: u64,
     /// Bytes of rolled back subtransactions in transactions that were not rolled back; no byte is also in
     /// `aborted_bytes`.
@@ -220,7 +221,7 @@ pub struct LoggedSettings {
     pub logical_decoding: Option<bool>,
     /// `wal_log_hints`.
     pub wal_log_hints: Option<bool>,
-    /// Changes within the WAL, the first 100 of them.
+    /// Changes of these settings within the WAL, at most the first 100.
     pub changes: Vec<SettingChange>,
 }
 
@@ -235,9 +236,9 @@ pub struct SettingChange {
     pub lsn: Lsn,
     /// The setting's name.
     pub name: &'static str,
-    /// Its value before.
+    /// The setting's value before the record.
     pub before: String,
-    /// Its value from the record on.
+    /// The setting's value from the record on.
     pub after: String,
 }
 
@@ -269,7 +270,7 @@ impl LoggedSettings {
         }
     }
 
-    /// Records the settings in a checkpoint record. They are as of its redo pointer; logical decoding may
+    /// Records the settings in a checkpoint record, as of the checkpoint's redo pointer. Logical decoding may
     /// have been switched since.
     pub(crate) fn set_by_checkpoint(&mut self, lsn: Lsn, checkpoint: &Checkpoint) {
         self.set_full_page_writes(lsn, checkpoint.full_page_writes);
@@ -316,18 +317,18 @@ pub struct Rewrite {
 /// Bytes, and bytes of full-page images among them, of each tenth of a checkpoint cycle.
 pub type Along = [(u64, u64); TENTHS as usize];
 
-/// The WAL from one checkpoint's redo pointer to the next one's.
+/// The WAL from one checkpoint's redo pointer to the next checkpoint's redo pointer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cycle {
-    /// Its redo pointer and the start of its checkpoint in seconds since 1970-01-01 UTC; `None` before the
-    /// first one.
+    /// Redo pointer at which the cycle starts, and the start of its checkpoint in seconds since 1970-01-01
+    /// UTC; `None` for the WAL before the first redo pointer.
     pub start: Option<(Lsn, i64)>,
     /// Bytes by position within the cycle.
     pub along: Along,
 }
 
 impl Explanation {
-    /// Bytes of WAL: those of the files without the unused end of the last segment.
+    /// Returns the number of bytes of WAL: `file_bytes` without the unused end of the last segment.
     pub fn wal_bytes(&self) -> u64 {
         self.file_bytes - self.buckets.unused()
     }

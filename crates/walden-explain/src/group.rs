@@ -33,11 +33,11 @@ pub enum Dimension {
     Vacuum,
     /// The user of the transaction, from the server's log.
     User,
-    /// Its application, from the server's log.
+    /// The application of the transaction's session, from the server's log.
     Application,
-    /// Its client's address, from the server's log.
+    /// The client address of the transaction's session, from the server's log.
     Client,
-    /// Its statements, from the server's log.
+    /// The transaction's statements, from the server's log.
     Statement,
 }
 

@@ -37,7 +37,8 @@ pub(crate) struct Touch {
     pub compressed: Option<CompressedImage>,
 }
 
-/// The effect of compression on an image. It represents all images since the previous sampled one.
+/// The effect of compression on an image. The sampled image represents all images since the previous sampled
+/// image.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompressedImage {
     /// Bytes of the represented images.
@@ -100,7 +101,8 @@ impl TouchSample {
         next.touches.iter().for_each(|touch| self.add(*touch));
     }
 
-    /// Clears the sample for another part of the WAL. That part is most likely similar, so the level stays.
+    /// Clears the sample before another part of the WAL, which is most likely similar, so that the level
+    /// stays.
     fn clear(&mut self) {
         self.touches.clear();
     }
@@ -202,18 +204,18 @@ pub(crate) struct Sampler {
     turn: Turn,
 }
 
-/// Selects images of a segment for the sample: the first ones, then one per distance, which grows with their
-/// number.
+/// Selects images of a segment for the sample: the first images, then one image per distance, which grows
+/// with the number of images.
 #[derive(Clone, Copy, Default)]
 struct Turn {
     /// Number of images that were compressed.
     count: u32,
-    /// Bytes of images since the last one.
+    /// Bytes of images since the last sampled image.
     bytes: u32,
 }
 
 impl Turn {
-    /// Counts an image. Returns the bytes that it represents if it belongs to the sample.
+    /// Counts an image. If the image belongs to the sample, returns the number of bytes that it represents.
     fn advance(&mut self, image_bytes: u32, method: Method) -> Option<u32> {
         // pglz takes ten times as long as lz4.
         let is_slow = method == Method::Pglz;

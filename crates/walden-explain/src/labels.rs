@@ -79,7 +79,7 @@ pub struct Label {
     /// The table that the relation belongs to, if it is another relation and known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table: Option<String>,
-    /// Whether this is a file that the relation had before it was rewritten.
+    /// Whether this is the label of a file that the relation had before a rewrite.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub rewritten: bool,
 }
@@ -118,7 +118,7 @@ impl Label {
         self.text.strip_suffix(BEFORE_REWRITE).filter(|_| self.rewritten).unwrap_or(&self.text)
     }
 
-    /// Its role within its table, as a text.
+    /// Returns the relation's role within its table, as a text.
     pub fn part_text(&self) -> String {
         let name = self.name.as_deref().or(self.file.as_deref()).unwrap_or(&self.text);
         let rewritten = if self.rewritten { BEFORE_REWRITE } else { "" };
@@ -147,13 +147,13 @@ impl Label {
 /// Whether vacuum wrote records of a kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum VacuumWork {
-    /// Only vacuum writes them in this form.
+    /// Only vacuum writes records of this kind in this form.
     Sure,
     /// Queries that prune pages write the same records.
     OrPruning,
     /// The catalog's page and tuple counts and oldest transactions of a table or database.
     Statistics,
-    /// Vacuum does not write them, or it cannot be determined.
+    /// Vacuum does not write records of this kind, or the writer cannot be determined.
     None,
 }
 
@@ -190,7 +190,7 @@ pub(crate) fn vacuum_work(version: Major, kind: Option<Kind>, in_transaction: bo
 /// Marks a file from before a relation's rewrite, whose name comes from the file after it.
 const BEFORE_REWRITE: &str = " (before its rewrite)";
 
-/// The label of relations without a name; [`NOT_IN_NAMES`] if their database has names, but not for them.
+/// The label of relations without a name; [`NOT_IN_NAMES`] if other relations of their database have names.
 const NOT_NAMED: &str = "(not named: --names gives names)";
 const NOT_IN_NAMES: &str = "(not in the names: dropped or rewritten)";
 
@@ -360,8 +360,8 @@ impl<'a> Labels<'a> {
         Some(covering.to_string())
     }
 
-    /// The label of the partitioned index that an index is a part of, at the root. The server drops such an
-    /// index only as a whole.
+    /// The label of the partitioned index that an index is a part of, at the root. The server drops a
+    /// partitioned index only as a whole.
     pub(crate) fn root_of_index(&self, owner: Owner) -> Option<Label> {
         let Owner::Relation(locator, _) = owner else { return None };
         let root = self.root_index(locator.database, self.names.resolve(locator).relation()?)?;
@@ -539,7 +539,7 @@ mod tests {
         let map = Label { text: "public.t vm".to_owned(), ..map }.marked();
         assert_eq!(map.text, "public.t vm (before its rewrite)");
         assert_eq!(map.unmarked_text(), "public.t vm");
-        // A table may have such a name.
+        // A table may be named like this.
         let table = Label::plain(Part::Table, "odd (before its rewrite)").marked();
         assert_eq!((table.text.as_str(), table.unmarked_text()), ("odd (before its rewrite)", &*table.text));
     }

@@ -1,4 +1,4 @@
-//! Explains the WAL while it is written: the sums of each part as it arrives, and of all parts.
+//! Explains the WAL while it is written: sums up each part as it arrives, and all parts.
 
 use std::ops::ControlFlow;
 
@@ -20,14 +20,14 @@ use crate::tally::{ImageTable, Tally};
 
 /// Maximum number of transactions that are kept.
 const TOP: usize = 100;
-/// Maximum number of cells (relation fork and record kind), 200 bytes each. Beyond it, the sums restart, so
-/// memory does not grow with the number of relations that a server creates and drops.
+/// Maximum number of cells (relation fork and record kind), 200 bytes each. Beyond this number, the sums
+/// restart at zero, so memory does not grow with the number of relations that a server creates and drops.
 pub const MAX_CELLS: usize = 100_000;
 
 static NO_SLICES: Slices = Slices::none();
 
-/// The sums of WAL from a start position. Decode the WAL with it as the visitor, and call [`Live::settle`]
-/// after each part.
+/// Sums up the WAL from a start position. Decode the WAL with [`Live`] as the visitor, and call
+/// [`Live::settle`] after each part.
 pub struct Live {
     cluster: Cluster,
     merge: Merge<'static>,
@@ -46,10 +46,10 @@ pub struct Piece {
     pub checkpoints: Vec<CheckpointRecord>,
     /// Redo pointers of checkpoints that started in the part (PostgreSQL 17 and later).
     pub begun: Vec<Lsn>,
-    /// Transactions that committed.
+    /// Number of transactions that committed.
     pub committed: u64,
-    /// Transactions that were rolled back. Subtransactions count too, unless the WAL so far names their
-    /// transactions.
+    /// Number of transactions that were rolled back. Subtransactions count too, unless the WAL so far names
+    /// their transactions.
     pub aborted: u64,
     /// Whether files of relations were created or dropped, so names may have changed.
     pub has_new_files: bool,
@@ -144,7 +144,8 @@ impl Live {
         piece
     }
 
-    /// The sums of all parts since the start, or since the sums last restarted: its ranges show their start.
+    /// Returns the sums of all parts since the start, or since the sums last restarted. The ranges of the
+    /// result show where the sums start.
     pub fn explanation(&self) -> Explanation {
         let request = Request { top: TOP, ..Request::new(1) };
         self.merge.clone().finish(self.cluster, &request, None, &[])

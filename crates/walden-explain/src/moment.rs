@@ -98,7 +98,7 @@ fn describe_skipped(text: &str, skipped: &AmbiguousZoned, before: Offset, after:
     )
 }
 
-/// Describes a time that exists twice, as clocks are set back to before it.
+/// Describes a local time that exists twice, because clocks are set back from after this time to before it.
 fn describe_repeated(text: &str, repeated: &AmbiguousZoned, before: Offset, after: Offset) -> String {
     let time = repeated.datetime();
     format!(
@@ -118,8 +118,8 @@ fn civil(time: DateTime, offset: Offset) -> String {
     format!("{}{offset}", time.strftime("%Y-%m-%d %H:%M:%S%.f"))
 }
 
-/// The time zone of the environment or the system. One that `TZ` misspells is an error: the C library takes
-/// UTC without a word.
+/// Returns the time zone of the environment or the system. A misspelled `TZ` is an error, although the C
+/// library takes it as UTC without a message.
 fn local_zone() -> Result<TimeZone, String> {
     let named = std::env::var("TZ").unwrap_or_default();
     match TimeZone::try_system() {

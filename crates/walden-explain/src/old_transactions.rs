@@ -7,14 +7,14 @@
 
 use walden_format::lsn::Lsn;
 
-/// A transaction that was the oldest one in several snapshots after each other.
+/// A transaction that was the oldest running transaction in several consecutive snapshots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OldTransaction {
     /// The transaction.
     pub xid: u32,
-    /// The first snapshot in which it is the oldest one.
+    /// LSN of the first snapshot in which the transaction is the oldest.
     pub from: Lsn,
-    /// The last one.
+    /// LSN of the last snapshot in which the transaction is the oldest.
     pub to: Lsn,
     /// How many transaction IDs were assigned after its own, up to the last snapshot.
     pub younger: u32,
@@ -38,15 +38,15 @@ pub(crate) struct OldestTransactions {
 }
 
 impl OldestTransactions {
-    /// Takes the next snapshot: its oldest transaction and the next ID, if one runs, and the last transaction
-    /// end before it.
+    /// Adds the next snapshot of running transactions: its oldest transaction and the next transaction ID, if
+    /// a transaction runs, and the time of the last transaction end before the snapshot.
     pub(crate) fn observe(&mut self, lsn: Lsn, oldest: Option<(u32, u32)>, micros: Option<i64>) {
         let Some((xid, next)) = oldest else {
             self.current = None;
             return;
         };
         let younger = next.wrapping_sub(xid).saturating_sub(1);
-        // Another range of the WAL may start before this one.
+        // Another range of the WAL may start before the previous range.
         let continued = self.current.filter(|one| one.xid == xid && one.from <= lsn);
         let current = match continued {
             Some(one) => {

@@ -33,7 +33,7 @@ pub struct Request {
     pub writers: Option<Arc<Writers>>,
     /// Whether to sample images, for [`crate::savings::estimate`].
     pub sample_images: bool,
-    /// Number of decoding threads, at least 1. They end before [`explain`](crate::explain()) returns.
+    /// Number of decoding threads, at least 1. The threads end before [`explain`](crate::explain()) returns.
     pub threads: usize,
 }
 
@@ -49,7 +49,8 @@ walden_format::setters!(Request {
 });
 
 impl Request {
-    /// A request for the whole WAL: no views beyond the standard ones, and the ten largest transactions.
+    /// Returns a request for the whole WAL, with only the standard views, and with the ten largest
+    /// transactions.
     pub fn new(threads: usize) -> Request {
         Request {
             views: Vec::new(),
@@ -63,7 +64,7 @@ impl Request {
         }
     }
 
-    /// A request for the sums of a range only.
+    /// Returns a request for only the sums of a range.
     pub fn sums(from: Lsn, to: Lsn, threads: usize) -> Request {
         let (from, to) = (Some(Bound::Lsn(from)), Some(Bound::Lsn(to)));
         Request { top: 0, from, to, ..Request::new(threads) }
@@ -75,8 +76,8 @@ impl Request {
 pub enum Bound {
     /// A position in the WAL.
     Lsn(Lsn),
-    /// A time in microseconds since 1970-01-01 UTC. It refers to the start of the records of transactions
-    /// that end at or after it.
+    /// A time in microseconds since 1970-01-01 UTC. As the start of a range, denotes the first record of the
+    /// transactions that end at or after this time.
     Time(i64),
 }
 
@@ -123,14 +124,14 @@ pub enum ExplainError {
     Nothing,
     /// The segments belong to several clusters; two of their system identifiers.
     #[error(
-        "cannot explain segments of two clusters, with the system identifiers {0} and {1}: name the folder or the segments of one"
+        "cannot explain segments of two clusters, with the system identifiers {0} and {1}: give the folder or the segments of one cluster"
     )]
     SeveralClusters(u64, u64),
-    /// The segments were written by several major versions; two of them.
+    /// The segments were written by several major versions, of which two are given.
     #[error("cannot explain segments of PostgreSQL {0} and {1} together: name the segments of one")]
     SeveralVersions(Major, Major),
     /// No transaction ends at or after the start of the range. Contains the times at which the first and the
-    /// last one end, in seconds since 1970-01-01 UTC.
+    /// last transaction of the source end, in seconds since 1970-01-01 UTC.
     #[error("cannot start at the given time: no transaction in the source ends at or after it{}", known_times(.0))]
     TimeAfterEnd(Option<(i64, i64)>),
 }

@@ -1,9 +1,10 @@
 //! Maps the files of relations before a rewrite to the files after it.
 //!
 //! `VACUUM FULL`, `CLUSTER`, `REPACK`, `TRUNCATE`, `REINDEX` and some forms of `ALTER TABLE` assign a
-//! relation a new relfilenumber. The catalogs contain only the new one, but the WAL contains both: the
-//! transaction creates the new files, and its commit record drops the old ones. They are matched by the order
-//! in which PostgreSQL does so. Where that order is ambiguous, they are not matched.
+//! relation a new relfilenumber. The catalogs contain only the new number, but the WAL contains both: the
+//! transaction creates the new files, and its commit record drops the old files. Old and new files are
+//! matched by the order in which PostgreSQL creates and drops them. Where this order is ambiguous, files are
+//! not matched.
 
 use walden_format::record::{Fork, RelFileLocator};
 use walden_format::rmgr::{Kind, rmid};
@@ -29,7 +30,7 @@ pub fn learn(explanation: &Explanation, names: &mut Names) {
     }
 }
 
-/// Matches old files with new ones. `is_new` returns whether a new file was created for a new relation.
+/// Matches old files with new files. `is_new` returns whether a new file was created for a new relation.
 fn pairs(
     rewrite: &Rewrite,
     names: &Names,
@@ -47,9 +48,9 @@ fn pairs(
     // TRUNCATE and REINDEX replace one relation after the other. The commit record lists the dropped files
     // from the last to the first.
     let reversed = || dropped.iter().rev().copied().zip(created.iter().copied()).collect();
-    // VACUUM FULL and CLUSTER create the new table and its TOAST table first. They drop the old ones last,
+    // VACUUM FULL and CLUSTER create the new table and its TOAST table first. They drop the old tables last,
     // with their dependent objects. The commit record lists the table and TOAST files first, in order,
-    // followed by the indexes in reverse order. A table's file is older than those of its indexes, so its
+    // followed by the indexes in reverse order. A table's file is older than the files of its indexes, so its
     // number is the smallest.
     let table_first = dropped.len() > 1 && first == dropped.iter().min_by_key(|file| file.relation).copied();
     if !table_first {
@@ -62,8 +63,8 @@ fn pairs(
     if of_table == 0 {
         return Vec::new();
     }
-    // REPACK (CONCURRENTLY), since 19, also creates transient indexes and swaps files with them. They are
-    // dropped with the transient table, in the order of their creation.
+    // REPACK (CONCURRENTLY), since 19, also creates transient indexes and swaps files with them. The
+    // transient indexes are dropped with the transient table, in the order of their creation.
     let new_indexes = created.get(of_table..).unwrap_or_default();
     if !new_indexes.is_empty() && new_indexes.iter().all(|file| is_new(*file)) {
         return dropped.into_iter().zip(created).collect();
@@ -76,13 +77,13 @@ fn pairs(
 }
 
 /// Returns how many of the `indexes` that a table's rewrite replaces are dropped and rebuilt. `ALTER TABLE
-/// ... TYPE` does so with indexes on the changed column (`ATPostAlterTypeCleanup`). They are dropped before
-/// anything else, so the commit record lists them last. They get the highest OIDs, so their files are created
-/// last.
+/// ... TYPE` drops and rebuilds indexes on the changed column (`ATPostAlterTypeCleanup`). These indexes are
+/// dropped first, so the commit record lists them last. The rebuilt indexes get the highest OIDs, so their
+/// files are created last.
 ///
-/// Each is first created before the new table, with a file that the rewrite immediately replaces. That file
-/// is created first, and dropped after all other indexes. If other files were created and dropped, the order
-/// of all indexes is uncertain.
+/// Each rebuilt index is first created before the new table, with a file that the rewrite immediately
+/// replaces. This temporary file is created first, and dropped after all other indexes. If other files were
+/// created and dropped, the order of all indexes is uncertain.
 fn rebuilt_indexes(rewrite: &Rewrite, of_table: usize, indexes: usize) -> usize {
     let is_temporary =
         |file: &&RelFileLocator| rewrite.created.contains(file) && rewrite.dropped.contains(file);
@@ -106,7 +107,8 @@ fn is_table_or_toast(names: &Names, file: RelFileLocator) -> bool {
         .is_some_and(|relation| !is_index(relation) || relation.schema == "pg_toast")
 }
 
-/// Whether the records on a relation's main fork are those of an index; `None` if they do not show it.
+/// Returns whether index records changed a relation's main fork; `None` if its records do not show whether it
+/// is an index.
 fn wrote_index_records(explanation: &Explanation, file: RelFileLocator) -> Option<bool> {
     let kinds = explanation.cells.iter().filter(|(cell, _)| cell.owner == Owner::Relation(file, Fork::MAIN));
     let managers = kinds.filter_map(|(cell, _)| Kind::from_index(cell.kind?.into())).map(Kind::rmid);
@@ -245,7 +247,7 @@ mod tests {
     fn ambiguous_rewrites_are_not_matched() {
         // One table dropped, another created with its index.
         assert_eq!(pairs(&rewrite(&[20, 21], &[10]), &Names::default(), |_| false), []);
-        // The order is that of a new table, but its first index is unknown.
+        // The order matches a new table, but its first index is unknown.
         assert_eq!(pairs(&rewrite(&[20, 21, 22], &[10, 12, 11]), &Names::default(), |_| false), []);
         assert_eq!(pairs(&rewrite(&[20], &[20]), &Names::default(), |_| false), []);
     }

@@ -2,7 +2,7 @@
 
 use walden_format::lsn::Lsn;
 
-/// Consecutive slices of the WAL. A record belongs to the slice that it starts in.
+/// Consecutive slices of the WAL. A record belongs to the slice in which the record starts.
 #[derive(Clone, Debug, Default)]
 pub struct Slices {
     /// Start of each slice but the first, ascending.
@@ -14,9 +14,9 @@ pub struct Slices {
 /// The time span and the part of a checkpoint cycle that contain a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Place {
-    /// Number of the time span.
+    /// Index of the time span, from 0.
     pub time: u32,
-    /// Number of the checkpoint cycle: 0 before the first redo pointer.
+    /// Index of the checkpoint cycle: 0 for the WAL before the first redo pointer.
     pub checkpoint: u32,
     /// Which tenth of the cycle, by position: 0 to 9.
     pub tenth: u32,
@@ -57,7 +57,7 @@ impl Slices {
         Slices { starts, numbers }
     }
 
-    /// The slice that contains `lsn`, and the start of the next one.
+    /// Returns the slice that contains `lsn`, and the start LSN of the next slice.
     pub(crate) fn at(&self, lsn: Lsn) -> (u32, Lsn) {
         let number = self.starts.partition_point(|start| *start <= lsn);
         (number as u32, self.starts.get(number).copied().unwrap_or(Lsn(u64::MAX)))

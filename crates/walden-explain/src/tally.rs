@@ -106,7 +106,7 @@ impl Bucket {
     }
 }
 
-/// A sum of bytes by bucket.
+/// Number of bytes in each bucket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Buckets([u64; Bucket::COUNT]);
 
@@ -123,7 +123,7 @@ impl Buckets {
         self.0[bucket as usize] += bytes;
     }
 
-    /// Adds another sum.
+    /// Adds the bytes of `other`.
     pub fn merge(&mut self, other: &Buckets) {
         for (sum, more) in self.0.iter_mut().zip(other.0) {
             *sum += more;
@@ -152,7 +152,7 @@ impl Buckets {
     }
 }
 
-/// The sums over a group of records.
+/// Bytes and counts over a group of records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
     /// Number of records; a record is counted with its first block.
@@ -164,7 +164,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds another sum.
+    /// Adds the bytes and counts of `other`.
     pub fn merge(&mut self, other: &Tally) {
         self.records += other.records;
         self.images += other.images;
@@ -244,7 +244,7 @@ pub const COMPRESSIONS: [(Compression, &str); 4] = [
     (Compression::Zstd, "zstd"),
 ];
 
-/// The sums over images of one cause and compression.
+/// Bytes and counts over the images of one cause and compression.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ImageTally {
     /// Number of images.
@@ -256,7 +256,7 @@ pub struct ImageTally {
 }
 
 impl ImageTally {
-    /// Adds two sums.
+    /// Returns the sums of `self` and `other`.
     #[must_use]
     pub fn plus(self, other: ImageTally) -> ImageTally {
         ImageTally {
@@ -281,7 +281,7 @@ impl ImageTable {
         tally.uncompressed_bytes += uncompressed_bytes;
     }
 
-    /// Adds another sum.
+    /// Adds the bytes and counts of `other`.
     pub fn merge(&mut self, other: &ImageTable) {
         for (row, more) in self.0.iter_mut().zip(other.0) {
             for (sum, more) in row.iter_mut().zip(more) {
@@ -290,12 +290,12 @@ impl ImageTable {
         }
     }
 
-    /// The sums of one cause and compression.
+    /// Returns the sums of one cause and compression.
     pub fn get(&self, cause: ImageCause, compression: Compression) -> ImageTally {
         self.0[cause as usize][compression as usize]
     }
 
-    /// The sums of all images that `wal_compression` would compress, without those of
+    /// Returns the sums of all images that `wal_compression` would compress, without images of
     /// `wal_consistency_checking`, a setting for testing.
     pub fn compressible(&self) -> ImageTally {
         COMPRESSIONS
@@ -303,13 +303,13 @@ impl ImageTable {
             .fold(ImageTally::default(), |sum, (compression, _)| sum.plus(self.compressible_by(*compression)))
     }
 
-    /// Returns the same sums for one compression.
+    /// Returns the sums as [`ImageTable::compressible`] does, for one compression.
     pub fn compressible_by(&self, compression: Compression) -> ImageTally {
         let causes = [ImageCause::Checkpoint, ImageCause::Forced, ImageCause::Hint];
         causes.iter().fold(ImageTally::default(), |sum, cause| sum.plus(self.get(*cause, compression)))
     }
 
-    /// The sums of one cause over all compressions.
+    /// Returns the sums of one cause over all compressions.
     pub fn sum_by_cause(&self, cause: ImageCause) -> ImageTally {
         self.0[cause as usize].iter().fold(ImageTally::default(), |sum, more| sum.plus(*more))
     }

@@ -1,8 +1,8 @@
 //! Times and checkpoints by position, read in a first pass.
 //!
-//! A record's time is that of the first transaction end after it. A checkpoint cycle starts at its redo
-//! pointer, which precedes the checkpoint record. Neither is known while a segment is read, so views by them
-//! and bounds by time need a first pass.
+//! A record's time is the time of the first transaction end after it. A checkpoint cycle starts at its redo
+//! pointer, which precedes the checkpoint record. Neither times nor cycles are known while a segment is read,
+//! so views by time or checkpoint, and bounds by time, need a first pass.
 
 use std::ops::ControlFlow;
 
@@ -26,7 +26,7 @@ pub struct Timeline<'a> {
     /// Clock by position: transactions that end after the LSN end at or after the time, in seconds since
     /// 1970-01-01 UTC.
     seconds: Vec<(Lsn, i64)>,
-    /// Redo pointers of the checkpoints, including unfinished ones, ascending, and the start of each
+    /// Redo pointers of the checkpoints, including unfinished checkpoints, ascending, and the start of each
     /// checkpoint in seconds since 1970-01-01 UTC.
     pub redo: Vec<(Lsn, i64)>,
     clock: Clock,
@@ -61,8 +61,8 @@ impl<'a> Timeline<'a> {
         timeline
     }
 
-    /// Adds those of the given redo pointers that have no checkpoint record, with the time of the last
-    /// transaction end before them.
+    /// Adds the redo pointers in `begun` that have no checkpoint record, with the time of the last
+    /// transaction end before each.
     fn add_unfinished(&mut self, mut begun: Vec<Lsn>) {
         begun.sort_unstable();
         begun.dedup();
@@ -95,8 +95,8 @@ impl<'a> Timeline<'a> {
         self.seconds.get(first.saturating_sub(1)..end).unwrap_or(&[])
     }
 
-    /// Returns where the records of the first transaction that ends at or after a time start. The time is in
-    /// microseconds since 1970-01-01 UTC; `None` if no transaction ends then.
+    /// Returns the start LSN of the records of the first transaction that ends at or after a time. The time
+    /// is in microseconds since 1970-01-01 UTC; `None` if no transaction ends then.
     pub fn position_of(&self, micros: i64) -> Option<Lsn> {
         let second = micros.div_euclid(SECOND);
         let index = self.seconds.partition_point(|(_, at)| *at < second);
@@ -107,10 +107,11 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// Does the same for a time within a second whose first transaction ends after `start`.
+    /// As [`Self::position_of`], for a time within a second; the first transaction that ends in this second
+    /// ends after `start`.
     fn position_within(&self, start: Lsn, micros: i64) -> Option<Lsn> {
         let mut position = None;
-        // Runs before the one that contains the second have no such time.
+        // Runs before the run that contains the second have no transaction end in it.
         for run in self.runs.iter().filter(|run| run.end() > start) {
             let mut last_end = start;
             let options = ScanOptions::new(self.threads).from(Some(start));
@@ -189,8 +190,8 @@ impl<'a> Timeline<'a> {
     ///
     /// A time means the position after the last transaction that ended before it. On a quiet server, a backup
     /// that was taken before the end of the range may start after that position: its checkpoint proves that
-    /// the range ends after the backup's start. The range then ends after that byte, because a range up to
-    /// the backup's start has no change that replay shows.
+    /// the range ends after the backup's start. The range then ends one byte after the backup's start,
+    /// because a range up to the start has no change that replay shows.
     ///
     /// # Errors
     ///
@@ -244,7 +245,7 @@ impl<'a> Timeline<'a> {
 pub struct Spans {
     /// The start of each span but the first.
     pub starts: Vec<Lsn>,
-    /// The time at which the first one starts, in seconds since 1970-01-01 UTC.
+    /// The time at which the first span starts, in seconds since 1970-01-01 UTC.
     pub begin: i64,
     /// Width of each span in seconds.
     pub width: i64,

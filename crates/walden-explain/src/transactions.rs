@@ -1,5 +1,5 @@
-//! Folds the segments' sums by transaction: subtransactions into their top-level one, keeping only the
-//! largest.
+//! Merges the segments' sums by transaction: adds subtransactions to their top-level transaction, and keeps
+//! only the largest transactions.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -11,7 +11,7 @@ use crate::collect::TransactionTally;
 use crate::explanation::{Outcome, Transaction, TransactionSums};
 use crate::views::MAX_GROUPS;
 
-/// The transactions in progress, the largest finished ones, and the sums of all.
+/// The transactions in progress, the largest finished transactions, and the sums over all transactions.
 #[derive(Clone)]
 pub(crate) struct Transactions {
     top: usize,
@@ -112,8 +112,8 @@ impl Transactions {
         self.sums.aborted_subtransactions
     }
 
-    /// Closes a transaction, with sums that are not in `open` yet. The caller has folded its subtransactions
-    /// into it.
+    /// Closes a transaction, with sums that are not in `open` yet. The caller has folded the transaction's
+    /// subtransactions into it.
     pub(crate) fn close(
         &mut self,
         xid: u32,
@@ -163,7 +163,7 @@ impl Transactions {
         }
     }
 
-    /// Returns the largest transactions and the sums, once all are closed.
+    /// Returns the largest transactions and the sums, once all transactions are closed.
     pub(crate) fn finish(self) -> (Vec<Transaction>, TransactionSums) {
         let sums = self.sums;
         let mut largest: Vec<Transaction> =

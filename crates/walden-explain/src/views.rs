@@ -8,8 +8,8 @@ use crate::group::{Dimension, GroupKey, ViewSpec};
 use crate::tally::Tally;
 use crate::writers::{WriterKey, Writers};
 
-/// Maximum number of groups in a view. Beyond it, the smaller half is merged into one, so memory does not
-/// grow with the WAL. The sums stay exact.
+/// Maximum number of groups in a view. Beyond this number, the smaller half of the groups is merged into one
+/// group, so memory does not grow with the WAL. The sums stay exact.
 pub(crate) const MAX_GROUPS: usize = 100_000;
 
 /// The groups of one view.
@@ -64,8 +64,8 @@ impl<'a> ViewGroups<'a> {
         }
     }
 
-    /// Assigns the groups of a finished transaction to it. The caller has folded its subtransactions into it.
-    /// `time` is when it ended, in microseconds since 1970-01-01 UTC.
+    /// Finishes the groups of a transaction, under its ID and writer. `time` is when the transaction ended,
+    /// in microseconds since 1970-01-01 UTC. The caller has folded the transaction's subtransactions into it.
     pub(crate) fn close(&mut self, xid: u32, time: Option<i64>) {
         let Some(open) = self.open.remove(&xid) else { return };
         let find = || self.writers.map_or(WriterKey::Unknown, |writers| writers.find(xid, time));

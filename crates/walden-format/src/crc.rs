@@ -151,8 +151,8 @@ mod hardware {
 
     impl RecordCrc for Sse42 {
         /// Processes the record's bytes after its header in steps of [`STRIDE`]. The first step takes 1 to 64
-        /// bytes, so that a multiple of the stride remains. They are preceded by zeros (the bytes before them
-        /// in the page, masked), so that records of up to 88 bytes need no branch on their length. The
+        /// bytes, so that a multiple of the stride remains. Zeros precede these bytes (the bytes before the
+        /// record in the page, masked), so that records of up to 88 bytes need no branch on their length. The
         /// initial state is one that the zeros turn into CRC-32C's initial state.
         #[inline(always)]
         fn crc_around(self, around: &[u8; BEFORE + BEHIND], record: &[u8]) -> u32 {

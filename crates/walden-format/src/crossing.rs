@@ -101,8 +101,8 @@ impl Beginning {
         let mut header = self.header.clone();
         header.extend_from_slice(&next.first[..of_header]);
         let body = next.bytes as usize - of_header.min(next.bytes as usize);
-        // Removes the header's part: the CRC of two parts is the first one's, shifted by the second one's
-        // length, XOR the second one's.
+        // Removes the header's part: the CRC of two parts is the first part's CRC, shifted by the second
+        // part's length, XOR the second part's CRC.
         let crc = next.crc ^ crc32c_combine(crc32c_append(0, &next.first[..of_header]), 0, body);
         let crc = crc32c_combine(self.crc, crc, body);
         let joined = Beginning { lsn: self.lsn, total_len: self.total_len, bytes: found as u32, header, crc };

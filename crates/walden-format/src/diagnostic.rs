@@ -13,7 +13,7 @@ pub struct Diagnosis {
     /// Identifies the kind of error in all versions of Walden, such as `archive-full`; `None` if one of the
     /// error's causes decides.
     pub code: Option<&'static str>,
-    /// The code in fewer, more general words, such as `full`, for logs and metrics.
+    /// The cause as one more general word, such as `full`, for logs and metrics.
     pub cause: Option<&'static str>,
     /// What the user can do.
     pub hint: Option<Hint>,

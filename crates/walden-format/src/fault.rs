@@ -33,7 +33,8 @@ pub enum FaultKind {
     PageVersion { expected: Major, found: Major },
     /// A page with another address, such as an old page of a recycled segment.
     PageAddress { expected: Lsn, found: Lsn },
-    /// A page of a later timeline than its segment's, or an earlier one than the page before.
+    /// A page whose timeline is later than its segment's timeline, or earlier than the previous page's
+    /// timeline.
     PageTimeline { expected: Timeline, found: Timeline },
     /// A segment's first page without a long header, or another page with one.
     PageHeaderWidth { long_expected: bool },

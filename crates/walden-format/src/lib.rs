@@ -13,8 +13,8 @@
 //! checks of the version where a field is read; there are no modules by version. The page magic determines
 //! the version. Unknown resource managers and kinds of record are values, not errors.
 //!
-//! No length from input is trusted: all reads are bounded, and no memory is allocated by a count that only
-//! the input claims. The only unsafe code calls the processor's CRC instructions in [`crc`].
+//! No length from input is trusted: all reads are bounded, and no unchecked count from the input determines
+//! an allocation. The only unsafe code calls the processor's CRC instructions in [`crc`].
 #![deny(unsafe_code)]
 
 /// Defines methods of an options struct, each of which sets the field of its name.

@@ -29,7 +29,8 @@ impl Lsn {
 
 impl fmt::Display for Lsn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Same as `{:X}/{:08X}` of both halves, in a third of the time: lists of records print many LSNs.
+        // Prints the same text as `{:X}/{:08X}` of both halves, in a third of the time: lists of records
+        // print many LSNs.
         const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
         let digit = |shift: u32| DIGITS[(self.0 >> shift & 0xF) as usize];
         let mut text = [b'/'; 17];

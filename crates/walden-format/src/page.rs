@@ -14,8 +14,8 @@
 //!     36      4  xlp_xlog_blcksz bytes of a page
 //! ```
 //!
-//! `XLogPageHeaderData` and `XLogLongPageHeaderData` in `access/xlog_internal.h`. The padding is that of a
-//! 64-bit machine, and of a 32-bit one that aligns 8-byte numbers to 8 bytes. 32-bit x86 aligns them to 4:
+//! `XLogPageHeaderData` and `XLogLongPageHeaderData` in `access/xlog_internal.h`. The padding is as on a
+//! 64-bit machine, or on a 32-bit machine that aligns 8-byte numbers to 8 bytes. 32-bit x86 aligns them to 4:
 //! there `xlp_sysid` is at offset 20, and the header has 36 bytes.
 
 use std::fmt;

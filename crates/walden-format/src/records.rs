@@ -1,9 +1,9 @@
 //! Reads the records of WAL one after the other. Use this module unless every nanosecond counts.
 //!
 //! [`RecordReader`] reads segments from anything that implements [`Read`], including byte slices, and lends
-//! one record after the other. [`Records`] is the same as an iterator, whose items own their bytes. Both use
-//! [`crate::stream::Decoder`], which calls a visitor instead, also reports page headers and padding, and
-//! copies nothing.
+//! one record after the other. [`Records`] returns the same records as an iterator, whose items own their
+//! bytes. Both use [`crate::stream::Decoder`], which calls a visitor instead, also reports page headers and
+//! padding, and copies nothing.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -19,8 +19,8 @@ use crate::stream::{Decoder, Progress, StreamInfo, Visitor};
 ///
 /// The input starts with the first page of a segment and may continue with the segments that follow it:
 /// `Read::chain` joins files. The end of a record that started in an earlier segment is skipped. Pages are
-/// read one at a time, which suits a [`std::io::BufReader`]. Memory holds a page and the longest record, up
-/// to [`crate::stream::MAX_HELD_BYTES`] of it.
+/// read one at a time, which suits a [`std::io::BufReader`]. Memory holds a page and the longest record, of
+/// which at most [`crate::stream::MAX_HELD_BYTES`].
 ///
 /// ```no_run
 /// use std::fs::File;
@@ -70,8 +70,8 @@ impl<R: Read> RecordReader<R> {
         &self.info
     }
 
-    /// The position of the decoder: records that end before it have been or will be returned without reading
-    /// another page.
+    /// Returns the decoder's position. Records that end at or before this position have been returned, or
+    /// will be without reading another page.
     pub fn position(&self) -> Lsn {
         self.decoder.position()
     }
@@ -125,7 +125,7 @@ impl<R: Read> IntoIterator for RecordReader<R> {
     }
 }
 
-/// The records of WAL as an iterator, see [`RecordReader`]. It ends after an error.
+/// The records of WAL as an iterator, see [`RecordReader`]. The iterator ends after an error.
 ///
 /// ```no_run
 /// use std::collections::BTreeSet;
@@ -168,7 +168,7 @@ pub struct OwnedRecord {
 }
 
 impl OwnedRecord {
-    /// The record, which borrows from this one.
+    /// Returns the record as a borrowed [`Record`].
     pub fn as_record(&self) -> Record<'_> {
         Record { blocks: &self.blocks, bytes: &self.bytes, ..self.record }
     }

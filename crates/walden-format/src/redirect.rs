@@ -29,20 +29,20 @@ const MAX_RECORD: usize = 8192;
 /// A tablespace whose path was emptied.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Redirected {
-    /// The LSN of the record that creates the tablespace.
+    /// The start LSN of the record that creates the tablespace.
     pub lsn: Lsn,
-    /// Its OID.
+    /// The tablespace's OID.
     pub tablespace: u32,
-    /// Its path in the original record.
+    /// The tablespace's path in the original record.
     pub path: Vec<u8>,
 }
 
 /// The first bytes of a record at the end of a segment, too few to determine the kind of record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// The LSN of the record.
+    /// The start LSN of the record.
     pub lsn: Lsn,
-    /// Its bytes in the segment.
+    /// The record's bytes in this segment.
     pub bytes: Vec<u8>,
 }
 
@@ -61,9 +61,9 @@ pub struct Rewritten {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RedirectError {
-    /// Its first page is not the first page of a segment that can be decoded.
+    /// The first page is not a valid first page of a segment.
     Unreadable,
-    /// A record that creates a tablespace continues in the next segment, and its checksum is in this one.
+    /// A record that creates a tablespace continues in the next segment, but its checksum is in this segment.
     CrossesSegments(Lsn),
 }
 
@@ -80,9 +80,9 @@ impl fmt::Display for RedirectError {
 
 impl std::error::Error for RedirectError {}
 
-/// Empties the paths of all tablespaces that a segment creates. `timeline` is the timeline in its name: after
-/// a switch, its first page has an earlier one. `heads` come from earlier segments of any timeline; those
-/// that do not continue in this segment are ignored.
+/// Empties the paths of all tablespaces that a segment creates. `timeline` is the timeline in the segment's
+/// name: after a switch of timelines, the first page has an earlier timeline. `heads` come from earlier
+/// segments of any timeline; heads that do not continue in this segment are ignored.
 ///
 /// # Errors
 /// The segment cannot be decoded, or a record with a path extends into another segment. The segment must not

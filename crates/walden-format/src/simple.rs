@@ -11,8 +11,8 @@
 //!
 //! WAL consists mostly of short records of a few kinds in an order that branch predictors do not predict, and
 //! a mispredicted branch costs as much as all other work on such a record. So the presence of a block is a
-//! mask, not a branch. [`crate::record::decode`] handles records of another layout or with contradictions,
-//! and reports the cause.
+//! mask, not a branch. [`crate::record::decode`] handles all other records, and reports the cause if one is
+//! invalid.
 
 use std::ops::RangeInclusive;
 
@@ -44,7 +44,7 @@ pub struct SimpleRecord<'a> {
     /// The LSN of its first byte.
     pub lsn: Lsn,
     version: Major,
-    /// All ones if there is a block, else 0: fields of the block are masked with it.
+    /// Masks the fields of the block: all bits are 1 if the record has a block, otherwise 0.
     block_mask: u64,
     /// The page's bytes around the start of the record.
     around: &'a [u8; BEFORE + BEHIND],

@@ -7,7 +7,7 @@
 //! At any time, the reported ranges add up to the bytes from the start of the stream to
 //! [`Decoder::position`]: no byte is reported twice or left out.
 //!
-//! The checks are those of `XLogDecodeNextRecord` in `xlogreader.c`.
+//! The decoder makes the checks of `XLogDecodeNextRecord` in `xlogreader.c`.
 
 use std::ops::{ControlFlow, Range};
 
@@ -113,7 +113,7 @@ impl<V: Visitor> Visitor for &mut V {
 pub struct StreamInfo {
     /// PostgreSQL's major version.
     pub version: Major,
-    /// The timeline in the segments' names; no page may have a later one.
+    /// The timeline in the segments' names; no page may have a later timeline.
     pub timeline: Timeline,
     /// The cluster's system identifier, compared with every segment's.
     pub system_id: u64,
@@ -158,7 +158,7 @@ impl StreamInfo {
 /// Whether a [`Decoder`] accepts more pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// All bytes are decoded, and the stream continues.
+    /// All pushed bytes are decoded, and the decoder expects more.
     More,
     /// The limit is reached, or the visitor returned [`ControlFlow::Break`].
     Done,
@@ -173,12 +173,12 @@ pub struct Unfinished {
     pub total_len: u32,
 }
 
-/// The position of a [`Decoder`] from which another one can resume: see [`Decoder::resume_at`].
+/// The position of a [`Decoder`] from which another decoder can resume: see [`Decoder::resume_at`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// All bytes before it have been reported.
+    /// The end of the bytes that have been reported.
     pub position: Lsn,
-    /// LSN of the last complete record; `None` if unknown.
+    /// Start LSN of the last complete record; `None` if unknown.
     pub previous: Option<Lsn>,
     /// Whether the rest of the segment is unused, after a switch record.
     pub is_switched: bool,
@@ -188,7 +188,7 @@ pub struct Place {
 enum State {
     /// Before the first page, which may start with the end of a record that started before the stream.
     Start,
-    /// Within a record that started before the stream; this many bytes of it follow.
+    /// Within a record that started before the stream; has the number of bytes until the record's end.
     Skipping(u32),
     /// Between two records.
     Between,
@@ -213,11 +213,11 @@ struct Partial {
 /// Which bytes of a record that crosses pages are kept in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Holding {
-    /// All so far: the headers are not complete.
+    /// All bytes so far: the headers are not complete.
     Headers,
-    /// All, up to [`MAX_HELD_BYTES`].
+    /// All bytes, up to [`MAX_HELD_BYTES`].
     All,
-    /// No more.
+    /// No further bytes.
     Nothing,
 }
 
@@ -226,14 +226,14 @@ enum Holding {
 pub struct Decoder {
     info: StreamInfo,
     state: State,
-    /// All bytes before it have been reported.
+    /// The end of the bytes that have been reported.
     position: Lsn,
     /// Address of the next page to be pushed.
     next_page: Lsn,
     limit: Lsn,
     /// Bytes of the first page that an earlier decoder has reported.
     skipped: usize,
-    /// Checksums of records that end before it are not verified, see [`Decoder::checked_until`].
+    /// Checksums of records that end before this position are not verified, see [`Decoder::checked_until`].
     checked: Lsn,
     /// See [`Decoder::with_checked_padding`].
     is_padding_checked: bool,
@@ -319,7 +319,7 @@ impl Decoder {
         Decoder { is_padding_checked: true, ..self }
     }
 
-    /// Sets the timeline of the page before the first one, see [`Decoder::page_timeline`].
+    /// Sets the timeline of the page that precedes the first page, see [`Decoder::page_timeline`].
     pub fn after_page_of(self, timeline: Timeline) -> Decoder {
         Decoder { timeline, ..self }
     }
@@ -350,7 +350,7 @@ impl Decoder {
         self.stopped
     }
 
-    /// LSN of the last complete record.
+    /// Returns the start LSN of the last complete record.
     pub fn previous(&self) -> Option<Lsn> {
         self.previous
     }
@@ -358,13 +358,13 @@ impl Decoder {
     /// The timeline in the header of the last valid page; 0 before the first page.
     ///
     /// Timelines never decrease along WAL. So a page of an earlier timeline after the last record does not
-    /// continue the WAL, even with the expected address: a promoted server recycles files of the timeline
-    /// that it left.
+    /// continue the WAL, even with the expected address: a promoted server recycles files of its previous
+    /// timeline.
     pub fn page_timeline(&self) -> Timeline {
         self.timeline
     }
 
-    /// The record that starts in the pages pushed so far and ends after them.
+    /// Returns the record that starts in the pages pushed so far and ends after them.
     pub fn unfinished(&self) -> Option<Unfinished> {
         match &self.state {
             State::Within(partial) => Some(Unfinished { lsn: partial.lsn, total_len: partial.total_len }),

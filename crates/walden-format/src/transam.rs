@@ -40,14 +40,14 @@ impl Error for ReservedXid {}
 /// `recovery_target_xid` does; WAL has no epochs.
 ///
 /// # Errors
-/// PostgreSQL assigns no such ID.
+/// `full` has an ID that PostgreSQL never assigns.
 pub fn without_epoch(full: u64) -> Result<u32, ReservedXid> {
     let xid = full as u32;
     if xid >= FIRST_NORMAL_XID { Ok(xid) } else { Err(ReservedXid(full)) }
 }
 
 /// Whether transaction `one` is older than `other` (`TransactionIdPrecedes`). Transaction IDs wrap around;
-/// reserved ones are older than all others.
+/// reserved IDs are older than all other IDs.
 #[inline]
 pub fn precedes(one: u32, other: u32) -> bool {
     if one < FIRST_NORMAL_XID || other < FIRST_NORMAL_XID {
@@ -88,12 +88,13 @@ impl RunningTransactions {
         RunningTransactions { oldest: next, next, listed: None }
     }
 
-    /// The oldest transaction that runs, and the next one to start; `None` if none runs.
+    /// Returns the oldest running transaction, and the next transaction ID to be assigned; `None` if no
+    /// transaction runs.
     pub fn oldest(&self) -> Option<(u32, u32)> {
         precedes(self.oldest, self.next).then_some((self.oldest, self.next))
     }
 
-    /// Whether all that run are younger.
+    /// Returns whether all running transactions are younger than `xid`.
     pub fn is_oldest_after(&self, xid: u32) -> bool {
         precedes(xid, self.oldest)
     }

@@ -137,7 +137,7 @@ impl ClusterBuilder {
     /// first start.
     ///
     /// # Errors
-    /// Those of [`ClusterBuilder::start`] and of `before`.
+    /// Errors of [`ClusterBuilder::start`] and of `before`.
     pub fn start_after(self, before: impl FnOnce(&Path) -> Result<()>) -> Result<Cluster> {
         let guard = Guard::new(temporary_folder()?)?;
         let mut cluster = Cluster {
@@ -380,7 +380,7 @@ impl Cluster {
     /// Stops the server as a crash would: no checkpoint, recovery at the next start.
     ///
     /// # Errors
-    /// Same as [`Cluster::stop`].
+    /// The errors of [`Cluster::stop`].
     pub fn crash(&self) -> Result<()> {
         self.stop(StopMode::Immediate)
     }
@@ -388,7 +388,7 @@ impl Cluster {
     /// Stops and starts the server.
     ///
     /// # Errors
-    /// Same as [`Cluster::stop`] and [`Cluster::start`].
+    /// The errors of [`Cluster::stop`] and [`Cluster::start`].
     pub fn restart(&self, mode: StopMode) -> Result<()> {
         self.stop(mode)?;
         self.start()

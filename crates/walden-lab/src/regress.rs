@@ -89,11 +89,11 @@ pub enum FileEnd {
 /// A file of the schedule.
 #[derive(Debug, Clone, Serialize)]
 pub struct SuiteFile {
-    /// Its name in the schedule.
+    /// Name of the test file in the schedule.
     pub name: String,
-    /// Its outcome.
+    /// Outcome of the test file.
     pub end: FileEnd,
-    /// Its duration in seconds.
+    /// Duration of the test file in seconds.
     pub seconds: f64,
 }
 

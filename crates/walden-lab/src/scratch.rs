@@ -18,7 +18,7 @@ pub struct Scratch {
 /// Exit status, time and memory of a program that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Finished {
-    /// Its exit status.
+    /// Exit status of the program.
     pub status: ExitStatus,
     /// Wall time in seconds.
     pub wall: f64,
@@ -32,7 +32,7 @@ impl Scratch {
     /// Creates a folder in the system's folder of temporary files (`TMPDIR`).
     ///
     /// # Errors
-    /// It cannot be created.
+    /// The folder cannot be created.
     pub fn new() -> Result<Scratch> {
         let folder: PathBuf = tempfile::Builder::new()
             .prefix("walden-")
@@ -50,7 +50,7 @@ impl Scratch {
     /// Runs a program and waits for its end; a failing exit status is not an error.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The program cannot be started.
     pub fn run(&self, command: &mut Command) -> Result<Finished> {
         let started = Instant::now();
         let used = self.guard.run(command)?;

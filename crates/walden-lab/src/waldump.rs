@@ -11,11 +11,11 @@ use anyhow::{Context, Result, bail, ensure};
 pub struct StatsRow {
     /// Resource manager and kind, `Heap/INSERT+INIT`.
     pub name: String,
-    /// Records.
+    /// Number of records.
     pub count: u64,
-    /// Their bytes without images, but including the images' headers.
+    /// Bytes of the records without images, but including the images' headers.
     pub record_bytes: u64,
-    /// Bytes of their images.
+    /// Bytes of the images in the records.
     pub image_bytes: u64,
 }
 

@@ -46,7 +46,7 @@ pub enum OutputError {
     },
     /// Another output of this process has the same target.
     #[error(
-        "{} is what another of these files is written to, and is left as it is; give each an output folder of its own",
+        "cannot write {} twice: the output of another of these files has this path, and stays as it is; give each file a separate output folder",
         .0.display()
     )]
     Claimed(PathBuf),
@@ -229,7 +229,7 @@ impl Output {
     /// written to.
     ///
     /// # Errors
-    /// Those of [`Output::create`].
+    /// Errors of [`Output::create`].
     pub fn create_result(target: &Path, replace: bool) -> Result<Output> {
         let target = &fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
         let found = fs::metadata(target).ok();
@@ -415,7 +415,7 @@ pub type Wanted<'a> = (&'static str, Option<&'a Path>);
 /// Checks that files can be written, before a computation that may take an hour.
 ///
 /// # Errors
-/// Those of [`expect_writable`], and of the file system for a folder without room or permission.
+/// Errors of [`expect_writable`], and of the file system for a folder without room or permission.
 pub fn can_write(wanted: &[Wanted<'_>], replaces: bool, inputs: &Inputs) -> Result<()> {
     wanted.iter().filter_map(|(_, path)| *path).try_for_each(|path| {
         expect_writable(path, replaces, inputs)?;
@@ -423,7 +423,8 @@ pub fn can_write(wanted: &[Wanted<'_>], replaces: bool, inputs: &Inputs) -> Resu
     })
 }
 
-/// Returns two options that name the same file, and the file: the second output would replace the first one.
+/// Returns two options that name the same file, and the file: the second output would replace the first
+/// output.
 pub fn find_named_twice<'a>(wanted: &[Wanted<'a>]) -> Option<(&'static str, &'static str, &'a Path)> {
     let placed = |&(option, path): &Wanted<'a>| {
         let path = path?;

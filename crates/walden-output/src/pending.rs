@@ -27,7 +27,7 @@ const ATTEMPTS: usize = 4;
 
 /// Temporary files of this process, by identity: another process may have taken the name since.
 static UNFINISHED: Mutex<Vec<Unfinished>> = Mutex::new(Vec::new());
-/// More files than are written concurrently; finished ones are dropped from the list.
+/// Length at which finished files are dropped from the list. Fewer files are written concurrently.
 const MAX_KNOWN: usize = 64;
 
 struct Unfinished {
@@ -288,7 +288,7 @@ pub fn remove_leftover(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Returns whether a file name is that of an unfinished file.
+/// Returns whether a file name denotes an unfinished file.
 pub fn is_temporary(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(ENDING)
 }

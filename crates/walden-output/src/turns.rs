@@ -68,7 +68,7 @@ pub struct Turn<'t, W: Write> {
     turns: &'t Turns<W>,
     number: usize,
     held: Vec<u8>,
-    /// Number of these bytes that are written even if the following output fails.
+    /// Number of bytes at the start of `held` that are written even if later output fails.
     whole: usize,
 }
 
@@ -95,7 +95,8 @@ impl<W: Write> Turn<'_, W> {
         place.unwrap_or_else(PoisonError::into_inner).can_go_on()
     }
 
-    /// Writes buffered bytes during this turn. Flushes, so that nothing stays in the output's own buffer.
+    /// Writes the first `bytes` held bytes and drops the others. The caller waits for this turn first.
+    /// Flushes, so that no bytes stay in the output's own buffer.
     fn write_held(&mut self, bytes: usize) -> io::Result<()> {
         let held = std::mem::take(&mut self.held);
         self.whole = 0;

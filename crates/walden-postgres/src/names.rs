@@ -58,7 +58,7 @@ pub enum NamesError {
     /// The source is empty.
     #[error("--names is empty: expected a connection string or a file that --save-names made")]
     Empty,
-    /// The names of a source are of another cluster than those of the sources before.
+    /// The names of a source belong to another cluster than the names of the previous sources.
     #[error("cannot use the names of {place}")]
     Merge {
         /// The file, or "the server".
@@ -79,7 +79,7 @@ walden_format::diagnostics! { NamesError {
 /// Reads names from a server if `source` is a URL or contains `key=value`, otherwise from a saved file.
 ///
 /// # Errors
-/// Those of [`from_server`] and [`Names::load`].
+/// Errors of [`from_server`] and [`Names::load`].
 pub fn read(source: &str) -> Result<Names, NamesError> {
     let is_url = source.starts_with("postgres://") || source.starts_with("postgresql://");
     if is_url || (source.contains('=') && !Path::new(source).exists()) {

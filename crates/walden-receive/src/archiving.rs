@@ -21,7 +21,7 @@ use crate::status;
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) };
 
 /// Called with each file's name, its result, and the number of files that waited to be archived, including
-/// this one.
+/// this file.
 pub(crate) type Report<'r> = &'r (dyn Fn(&str, &Result<Pushed, PushError>, usize) + Sync);
 
 /// Archives the complete files of the spool, in order.
@@ -86,8 +86,7 @@ impl Archiving<'_> {
         *is_due = false;
     }
 
-    /// Archives the waiting files and returns how many. Returns an error if one of them could not be
-    /// archived.
+    /// Archives the waiting files and returns their number. Returns an error if a file could not be archived.
     fn archive_waiting(&self) -> Result<usize, String> {
         let spool = |error: SpoolError| error_text(&error);
         let waiting = self.spool.waiting().map_err(spool)?;
@@ -130,9 +129,9 @@ impl Archiving<'_> {
     }
 }
 
-/// Lowers the priority: commits wait for the threads that receive and synchronise, but not for the ones that
-/// archive or bring copies up to date. On Linux, the priority belongs to the calling thread. Elsewhere it
-/// belongs to the process, which does no harm either.
+/// Lowers the priority: commits wait for the threads that receive and synchronise, but not for the threads
+/// that archive or bring copies up to date. On Linux, the priority belongs to the calling thread. On other
+/// systems, the priority belongs to the process, which does no harm either.
 pub(crate) fn give_way() {
     const NICE: i32 = 10;
     let _ = rustix::process::setpriority_process(None, NICE);

@@ -12,33 +12,33 @@ pub trait Disk: Send + Sync {
     /// Lists the names of its files.
     ///
     /// # Errors
-    /// The file system's, as for all calls.
+    /// Errors of the file system, as for all calls.
     fn list(&self) -> io::Result<Vec<String>>;
     /// Creates a file of `bytes` zeros, which are durable; its name is durable only after
     /// [`Disk::sync_names`]. Replaces a file of this name.
     ///
     /// # Errors
-    /// As [`Disk::list`].
+    /// The errors of [`Disk::list`].
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>>;
     /// Opens a file.
     ///
     /// # Errors
-    /// As [`Disk::list`].
+    /// The errors of [`Disk::list`].
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
     /// Renames a file, and replaces a file of the new name. Durable after [`Disk::sync_names`].
     ///
     /// # Errors
-    /// As [`Disk::list`].
+    /// The errors of [`Disk::list`].
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file. Durable after [`Disk::sync_names`].
     ///
     /// # Errors
-    /// As [`Disk::list`].
+    /// The errors of [`Disk::list`].
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Makes all names durable.
     ///
     /// # Errors
-    /// As [`Disk::list`].
+    /// The errors of [`Disk::list`].
     fn sync_names(&self) -> io::Result<()>;
     /// Returns the path of a file.
     fn path(&self, name: &str) -> PathBuf;
@@ -49,17 +49,17 @@ pub trait DiskFile: Send + Sync {
     /// Writes all bytes at an offset.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
     /// Fills the buffer with bytes at an offset.
     ///
     /// # Errors
-    /// The file system's, and [`ErrorKind::UnexpectedEof`] if the file ends first.
+    /// Errors of the file system, and [`ErrorKind::UnexpectedEof`] if the file ends first.
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
     /// Makes written bytes durable.
     ///
     /// # Errors
-    /// The file system's. Written bytes may then be lost, even if a later call succeeds.
+    /// Errors of the file system. Written bytes may then be lost, even if a later call succeeds.
     fn sync(&self) -> io::Result<()>;
 }
 
@@ -90,7 +90,7 @@ impl Folder {
     /// Opens a folder, and creates it if it does not exist.
     ///
     /// # Errors
-    /// The file system's, and [`ErrorKind::ResourceBusy`] if another process receives into it.
+    /// Errors of the file system, and [`ErrorKind::ResourceBusy`] if another process receives into it.
     pub fn open(path: &Path) -> io::Result<Folder> {
         fs::create_dir_all(path)?;
         let lock = File::options().create(true).append(true).mode(0o600).open(path.join(LOCK))?;

@@ -56,7 +56,7 @@ pub enum ReceiveError {
         problems: Vec<String>,
     },
     /// The server belongs to another cluster.
-    #[error("the server is another cluster's: expected system identifier {expected}, found {found}")]
+    #[error("the server belongs to another cluster: expected system identifier {expected}, found {found}")]
     OtherCluster {
         /// The archive's system identifier.
         expected: String,
@@ -64,7 +64,7 @@ pub enum ReceiveError {
         found: String,
     },
     /// The server's segment size differs from the archive's.
-    #[error("the archive has segments of {}, found a server with segments of {}", mb(*expected), mb(*found))]
+    #[error("the archive has segments of {}, the server has segments of {}", mb(*expected), mb(*found))]
     OtherSegmentSize {
         /// Bytes of the archive's segments.
         expected: u64,
@@ -73,7 +73,7 @@ pub enum ReceiveError {
     },
     /// The server's history forked from the received WAL before the end of that WAL.
     #[error(
-        "the server's log is not a continuation of ours: expected timeline {timeline} or one that descends from it, found timeline {found}"
+        "the server's WAL does not continue the received WAL: expected timeline {timeline} or a descendant of it, found timeline {found}"
     )]
     OtherHistory {
         /// The timeline that was received.
@@ -82,7 +82,9 @@ pub enum ReceiveError {
         found: Timeline,
     },
     /// The server's WAL ends before the received WAL.
-    #[error("the server's log ends at {server}: expected at least {received}, which was received before")]
+    #[error(
+        "the server's WAL ends at {server}, before the WAL that was received already, which ends at {received}"
+    )]
     Behind {
         /// The end of the server's WAL.
         server: Lsn,
@@ -90,7 +92,7 @@ pub enum ReceiveError {
         received: Lsn,
     },
     /// The WAL is of a PostgreSQL version that Walden does not read.
-    #[error("cannot receive the server's log: its page at {at} (magic {magic:04X}) was {reason}")]
+    #[error("cannot receive the server's WAL: by its magic {magic:04X}, the page at {at} was {reason}")]
     UnknownVersion {
         /// The start of the page.
         at: Lsn,
@@ -222,10 +224,7 @@ mod tests {
     #[test]
     fn another_size_of_segments_is_said_in_megabytes() {
         let error = ReceiveError::OtherSegmentSize { expected: 16 << 20, found: 64 << 20 };
-        assert_eq!(
-            error.to_string(),
-            "the archive has segments of 16 MB, found a server with segments of 64 MB"
-        );
+        assert_eq!(error.to_string(), "the archive has segments of 16 MB, the server has segments of 64 MB");
         assert!(error.is_final() && error.cause() == "other_cluster");
     }
 

@@ -20,7 +20,7 @@ pub enum Event<'e> {
         server: &'e str,
         /// The server's version.
         version: &'e str,
-        /// The first position that it sends.
+        /// The first position that the server sends.
         position: Position,
         /// Whether the connection is encrypted.
         is_encrypted: bool,
@@ -33,12 +33,13 @@ pub enum Event<'e> {
         /// The cause.
         error: &'e SlotError,
     },
-    /// The server had invalidated the slot, which therefore kept no WAL. It was dropped and created again.
+    /// The server had invalidated the slot, which therefore kept no WAL. The slot was dropped and created
+    /// again.
     SlotReplaced {
         /// The slot.
         slot: &'e str,
     },
-    /// The timeline ended, and receiving continues on another one.
+    /// The timeline ended, and receiving continues on another timeline.
     Switched {
         /// The timeline that ended.
         from: Timeline,
@@ -47,7 +48,7 @@ pub enum Event<'e> {
     },
     /// The server had removed WAL. Receiving continues after the gap, which the archive records.
     Skipped {
-        /// The first missing position.
+        /// LSN of the first missing WAL.
         from: Lsn,
         /// Where receiving continues.
         position: Position,
@@ -59,26 +60,26 @@ pub enum Event<'e> {
         /// Time until the next attempt.
         pause: Duration,
     },
-    /// Received WAL could not be archived in parts in one copy of the archive. This is tried again after the
-    /// pause.
+    /// Received WAL could not be archived in parts in one copy of the archive. Archiving is tried again after
+    /// the pause.
     NotStored {
         /// The cause.
         error: &'e UploadError,
-        /// Too few other copies get it, so nothing more is acknowledged.
+        /// Whether too few other copies get the WAL, so that no further WAL is acknowledged.
         is_blocking: bool,
         /// Time until the next attempt.
         pause: Duration,
     },
-    /// A copy of the archive was brought up to date from others after it was away, or that failed for another
-    /// reason than before.
+    /// A copy of the archive that was away was brought up to date from other copies, or this failed for a new
+    /// reason.
     CaughtUp(&'e Round<'e>),
     /// A file was archived, or archiving it failed.
     Archived {
-        /// Its name.
+        /// Name of the file.
         name: &'e str,
         /// The result of archiving it.
         result: &'e Result<Pushed, PushError>,
-        /// Number of files that waited to be archived, including this one.
+        /// Number of files that waited to be archived, including this file.
         waiting: usize,
     },
 }

@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// The cluster of the recovering server, as far as it is known.
 #[derive(Clone, Default, Debug)]
 pub struct Known {
-    /// System identifiers, each with its origin. A file has to match all of them.
+    /// System identifiers, each with its origin. A file has to match every identifier.
     pub system_ids: Vec<(u64, String)>,
     /// Segment size of the cluster, in bytes.
     pub segment_bytes: Option<u64>,
@@ -44,7 +44,7 @@ pub struct Known {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// It cannot be read.
+    /// A file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file, or the spool.
@@ -53,7 +53,7 @@ pub enum CopyError {
         #[source]
         source: io::Error,
     },
-    /// It is damaged, or does not match its name.
+    /// A file is damaged, or does not match its name.
     #[error("cannot use {}", path.display())]
     Refused {
         /// The file.
@@ -72,12 +72,12 @@ pub enum CopyError {
         path: PathBuf,
         /// The end of the records.
         at: Lsn,
-        /// The same place as an offset in the file.
+        /// Offset in the file of `at`, in bytes.
         offset: u64,
         /// Offset after the last received byte.
         end: u64,
     },
-    /// It belongs to another cluster.
+    /// A file belongs to another cluster.
     #[error(
         "cannot use {}: expected system identifier {expected}, as in {says}, found {found}", path.display()
     )]
@@ -132,8 +132,8 @@ walden_format::diagnostics! { CopyError {
 /// received WAL.
 ///
 /// # Errors
-/// The file system's, those of `archived`, and an error for a file that is damaged, does not match its name,
-/// or belongs to another cluster than `known`.
+/// Errors of the file system and of `archived`, and an error for a file that is damaged, does not match its
+/// name, or belongs to another cluster than `known`.
 pub fn copy_out(
     spool: &Path,
     file: ArchivedFile,
@@ -234,7 +234,8 @@ impl Received<'_> {
         }
     }
 
-    /// A history does not contain a system identifier, so that of a segment in the same spool is checked.
+    /// A history does not contain a system identifier, so the system identifier of a segment in the same
+    /// spool is checked.
     fn expect_spool_of_cluster(&self, spool: &Path) -> Result<(), CopyError> {
         let entries = std::fs::read_dir(spool).into_iter().flatten().flatten();
         let found = entries.map(|entry| entry.path()).find_map(|path| {
@@ -273,11 +274,11 @@ impl Received<'_> {
         checked.map(drop).map_err(|refusal| self.refused(refusal))
     }
 
-    /// Reads the received WAL of a segment, with zeros after it. Returns `None` if nothing was received, or
-    /// none of it may be recovered.
+    /// Reads the received WAL of a segment, followed by zeros. Returns `None` if no WAL was received, or if
+    /// recovery must not use it.
     ///
-    /// A receiving process may write at the same time. Of two adjacent pages, this may read the second one
-    /// after it was written and the first one before that. The next attempt then reads the first page as
+    /// A receiving process may write at the same time. Of two adjacent pages, this function may read the
+    /// first before the process writes it, and the second after. The next attempt then reads both pages as
     /// written, whereas real damage stays.
     fn read_partial(
         &self,
@@ -307,8 +308,8 @@ impl Received<'_> {
         }
     }
 
-    /// Checks an incomplete segment: records with the right checksums up to one that is cut off, and only
-    /// zeros after it. Returns whether anything was received.
+    /// Checks an incomplete segment: records with the right checksums up to a record that is cut off, and
+    /// only zeros after it. Returns whether any WAL was received.
     fn check_received(
         &self,
         name: SegmentName,

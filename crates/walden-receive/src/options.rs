@@ -12,7 +12,8 @@ pub struct Options {
     pub slot: Option<String>,
     /// Create the slot if it does not exist.
     pub create_slot: bool,
-    /// Synchronise received WAL immediately and acknowledge it immediately, because commits wait for it.
+    /// Whether to synchronise and acknowledge received WAL immediately, because commits wait for the
+    /// acknowledgement.
     pub synchronous: bool,
     /// Where WAL must be durable before it is acknowledged.
     pub ack_after: AckAfter,
@@ -20,8 +21,8 @@ pub struct Options {
     pub status_interval: Duration,
     /// A server that has sent nothing for this time is considered gone.
     pub server_timeout: Duration,
-    /// If the server has removed the next WAL, continue with the oldest WAL that it has. The archive records
-    /// the gap.
+    /// Whether to continue with the oldest WAL of the server if the server has removed the next WAL. The
+    /// archive records the gap.
     pub accept_gap: bool,
     /// With an empty spool, continue with the WAL of the copies that can be reached, although others may have
     /// newer acknowledged WAL.

@@ -48,7 +48,7 @@ pub struct Receiver<'a> {
 }
 
 impl<'a> Receiver<'a> {
-    /// Creates a receiver into an archive, or into several copies of it, without connecting.
+    /// Creates a receiver into an archive, or into several copies of an archive, without connecting.
     pub fn new(
         copies: impl Into<Copies>,
         disk: &'a dyn Disk,
@@ -71,7 +71,7 @@ impl<'a> Receiver<'a> {
     }
 
     /// Returns whether the receiving thread makes progress: it connects, receives, or waits for the next
-    /// attempt or for the disk. It makes none while a system call or a request to the archive does not return
+    /// attempt or for the disk. Returns false once a system call or a request to the archive has not returned
     /// for three minutes. Each of several hosts has three minutes of its own, so `connect_timeout` (10
     /// seconds by default) has to be considerably shorter.
     pub fn is_alive(&self) -> bool {
@@ -90,7 +90,7 @@ impl<'a> Receiver<'a> {
     /// Receives and archives as [`Receiver::run`] does, and reports every event to `observer`.
     ///
     /// # Errors
-    /// As [`Receiver::run`].
+    /// The errors of [`Receiver::run`].
     pub fn run_observed(&self, stop: &AtomicBool, observer: Observer<'_>) -> Result<(), ReceiveError> {
         let connected = self.ended(self.retry(stop, observer, || self.connect(observer)))?;
         let Some((replication, system, size)) = connected else { return Ok(()) };
@@ -257,7 +257,7 @@ impl<'a> Receiver<'a> {
     ///
     /// # Errors
     /// [`ReceiveError::SlotLost`] if the slot is invalidated and must not be replaced: PostgreSQL 16 and 17
-    /// would stream with it and remove WAL that is not received.
+    /// would stream with the slot and remove WAL that is not received.
     fn prepare_slot(
         &self,
         replication: &mut Replication,

@@ -34,8 +34,8 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_UNSYNCED: u64 = 512 << 10;
 /// How long to wait for the disk at the end of a timeline or of the process.
 const FINAL_SYNC_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long to wait for the archive with `--ack-after archive`. It gets any remaining WAL after the next
-/// start.
+/// How long to wait for the archive at the end with `--ack-after archive`. The archive gets any remaining WAL
+/// after the next start.
 const FINAL_UPLOAD_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Time in which a server reports, after it has accepted START_REPLICATION, that it has removed the requested
@@ -194,7 +194,7 @@ impl Session<'_> {
             let found = replication.read_slot(slot)?.ok_or_else(|| ReceiveError::NoSlot(slot.to_owned()))?;
             return Ok(found.restart);
         }
-        // This connects to the hosts again.
+        // The next call connects to the hosts again.
         self.status.lock().note_alive();
         let start = match replication::slot_restart_by_sql(self.parameters, slot) {
             Ok(Some(start)) => start,
@@ -213,8 +213,8 @@ impl Session<'_> {
     }
 
     /// Moves the position past the segments that follow without a gap in as many copies as have to
-    /// acknowledge them. They came from another spool or from `archive_command`: the server may have removed
-    /// them. A partial segment in the spool is compared with the archived segment.
+    /// acknowledge them. These segments came from another spool or from `archive_command`, and the server may
+    /// have removed them. A partial segment in the spool is compared with the archived segment.
     ///
     /// If they differ or the archived one cannot be read, for example without a private key or while the
     /// archive is unreachable, the position stays. The server's WAL is then compared with the spool.
@@ -253,7 +253,8 @@ impl Session<'_> {
 
     /// Restores the following segments to the spool from their parts in the archive, and returns the position
     /// after them. The server may have removed these segments, because their parts were acknowledged, while
-    /// the spool that had them was lost. If several copies have a part of a segment, the largest one is used.
+    /// the spool that had them was lost. If several copies have a part of a segment, the largest part is
+    /// used.
     ///
     /// Complete segments of earlier timelines are restored too: nothing else archives them. If parts are
     /// damaged, differ from the spool, or cannot be read, the position stays.
@@ -410,7 +411,7 @@ impl Session<'_> {
     /// for the slot, or else its current one.
     fn oldest_on_server(&self, system: System, timeline_at: &dyn Fn(Lsn) -> Timeline) -> u64 {
         let current = self.size.segment_of(system.flushed);
-        // This connects to the hosts again.
+        // The next call connects to the hosts again.
         self.status.lock().note_alive();
         let Ok(names) = replication::wal_files_by_sql(self.parameters) else {
             let slot = self.options.slot.as_deref();
@@ -450,9 +451,10 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Writes the histories of a timeline and of its ancestors to the spool, unless they are archived or
-    /// there already. The server may not have the ancestors' histories: if it was restored from a backup
-    /// without `pg_wal`, it has only that of the timeline to which it recovered, which names all others.
+    /// Writes the histories of a timeline and of its ancestors to the spool, unless the histories are already
+    /// archived or in the spool. The server may not have the ancestors' histories: if it was restored from a
+    /// backup without `pg_wal`, it has only the history of the timeline to which it recovered, which names
+    /// all ancestors.
     fn keep_histories(&self, replication: &mut Replication, timeline: Timeline) -> Result<(), ReceiveError> {
         if timeline <= 1 {
             return Ok(());
@@ -541,8 +543,8 @@ impl Session<'_> {
                     let is_segment_done = self.size.segment_of(start) != self.size.segment_of(end);
                     state.progress.received = end;
                     state.asked = None;
-                    // This synchronises while more WAL arrives. The rest is synchronised below once no more
-                    // does.
+                    // Synchronises while more WAL arrives. The rest is synchronised below once no more WAL
+                    // arrives.
                     let is_much = end.bytes_since(state.wanted) > MAX_UNSYNCED;
                     if is_segment_done || is_much && self.options.synchronous {
                         syncing.want(end);
@@ -559,14 +561,15 @@ impl Session<'_> {
                     state.asked = None;
                 }
                 Received::EndOfTimeline(next) => {
-                    // Without a time limit: positions of the next timeline start below the end of this one.
+                    // Without a time limit: positions of the next timeline start below the end of this
+                    // timeline.
                     while !self.finish_timeline(syncing, state)? {
                         if stop.load(Ordering::SeqCst) {
                             return Ok(None);
                         }
                     }
-                    // A segment may have been verified after it was synchronised. It has to be renamed before
-                    // its timeline is left.
+                    // A segment that was verified after it was synchronised has to be renamed before its
+                    // timeline is left.
                     self.spool.sync()?;
                     return Ok(Some(next));
                 }
@@ -653,7 +656,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Makes received WAL durable and reports that to the server.
+    /// Makes received WAL durable and reports the durable position to the server.
     fn finish(
         &self,
         replication: &mut Replication,
@@ -688,12 +691,12 @@ impl Session<'_> {
 }
 
 impl Session<'_> {
-    /// Returns where the WAL of the copies continues: at the newest position up to which as many copies as
-    /// have to acknowledge WAL have all of it. The server is asked again for the WAL after it. Copies that
-    /// have no WAL yet are ignored if another one has some.
+    /// Returns the position at which the WAL of the copies continues: the newest position up to which as many
+    /// copies as have to acknowledge WAL have all WAL. WAL after this position is requested from the server
+    /// again. Copies that have no WAL yet are ignored if another copy has WAL.
     ///
-    /// If fewer copies can be reached than have to acknowledge WAL, nothing is acknowledged before another
-    /// one is back, and the oldest position is used.
+    /// If fewer copies can be reached than have to acknowledge WAL, no WAL is acknowledged before another
+    /// copy is back, and the oldest position is used.
     fn position_of_copies(&self) -> Result<Option<Position>, ReceiveError> {
         let copies = self.archiving.copies;
         if copies.iter().count() == 1 {
@@ -707,12 +710,12 @@ impl Session<'_> {
         Ok(positions.len().checked_sub(acknowledge).and_then(|at| positions.get(at)).copied())
     }
 
-    /// Calls `read` with each copy, and returns the reachable ones with its results. Each acknowledged byte
-    /// is in at least one of them.
+    /// Calls `read` with each copy, and returns the reachable copies with the results of `read`. Each
+    /// acknowledged byte is in at least one returned copy.
     ///
     /// # Errors
-    /// [`ReceiveError::Unreachable`] with fewer of them, unless the options accept that. For a single
-    /// archive, its own error.
+    /// [`ReceiveError::Unreachable`] if too few copies are reachable, unless the options accept this. For a
+    /// single archive, the archive's own error.
     fn reach<T>(
         &self,
         read: impl Fn(&Archive) -> Result<T, ArchiveError>,
@@ -749,7 +752,7 @@ impl Session<'_> {
 /// timeline.
 ///
 /// # Errors
-/// The archive's.
+/// Errors of the archive.
 fn position_of(archive: &Archive, size: SegmentSize) -> Result<Option<Position>, ArchiveError> {
     let newest = list::newest_segment(archive)?;
     let live = parts::segments(archive)?;

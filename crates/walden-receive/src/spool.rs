@@ -6,8 +6,8 @@
 //! 00000002.history                   a timeline history that waits to be archived
 //! ```
 //!
-//! A partial segment of an earlier timeline than the newest is the one in which its timeline ended. It is
-//! archived as a partial segment.
+//! A partial segment of an earlier timeline than the newest is the segment in which its timeline ended, and
+//! is archived as a partial segment.
 //!
 //! A position counts as durable once the file that holds it and, before that, the file's name were
 //! synchronised. A file whose synchronisation failed is never trusted again: the operating system may return
@@ -41,7 +41,7 @@ pub enum SpoolError {
     Disk {
         /// The failed operation.
         action: &'static str,
-        /// Its file.
+        /// Path of the segment's file.
         path: PathBuf,
         /// The cause.
         #[source]
@@ -49,7 +49,7 @@ pub enum SpoolError {
     },
     /// The server sends other WAL than before.
     #[error(
-        "the server's log is not the one received before: at {at} in {name}, expected the bytes in {}, found others",
+        "the server's WAL differs from the WAL received before: at {at} in {name}, expected the bytes in {}, found other bytes",
         path.display()
     )]
     Different {
@@ -61,7 +61,7 @@ pub enum SpoolError {
         path: PathBuf,
     },
     /// The server does not continue where the received WAL ends.
-    #[error("expected WAL from {expected} on, found {found}")]
+    #[error("the server sent WAL from a wrong position: expected {expected}, found {found}")]
     Order {
         /// The end of the received WAL.
         expected: Lsn,
@@ -86,7 +86,8 @@ pub struct Spool<'d> {
     /// Held while a file is created. If two threads filled a file at the same time on a disk with room for
     /// one, both would fail.
     making: Mutex<()>,
-    /// The last file that was created found no room. No file is prepared until another one finds room.
+    /// Whether the disk had no room for the last file that was created. No file is prepared until a file
+    /// finds room again.
     lacks_room: AtomicBool,
 }
 
@@ -95,7 +96,7 @@ struct Shared {
     /// Segments that are received completely and are not synchronised or not verified yet, oldest first.
     complete: Vec<Open>,
     current: Option<Open>,
-    /// The segment that was being received when the last connection ended. Its file is trusted.
+    /// The segment that was being received when the last connection ended. The open file is trusted.
     last: Option<Open>,
     /// End of the durable WAL.
     durable: Lsn,
@@ -127,8 +128,8 @@ pub struct Position {
     pub info: Option<StreamInfo>,
 }
 
-/// The complete records of a segment: the starts of the first and of the last one, and the end of the last
-/// one.
+/// The complete records of a segment: the start LSNs of the first and the last record, and the end LSN of the
+/// last record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Records {
     first: Lsn,
@@ -141,7 +142,7 @@ impl<'d> Spool<'d> {
     /// Opens the spool on a disk, and removes unfinished files.
     ///
     /// # Errors
-    /// The disk's, as for all functions of this type.
+    /// Errors of the disk, as for all functions of this type.
     pub fn open(disk: &'d dyn Disk, size: SegmentSize) -> Result<Spool<'d>, SpoolError> {
         let (shared, making) = (Mutex::default(), Mutex::default());
         let spool = Spool { disk, size, shared, making, lacks_room: AtomicBool::new(false) };
@@ -154,11 +155,11 @@ impl<'d> Spool<'d> {
     }
 
     /// Returns where to continue: in the first partial segment of the newest timeline, at the page with its
-    /// last complete record. If there is no partial segment, after the last complete segment. There are
-    /// several partial segments if a process was killed before it synchronised the first of them.
+    /// last complete record. If there is no partial segment, after the last complete segment. Several partial
+    /// segments exist if a process was killed before it synchronised the first one.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn position(&self) -> Result<Option<Position>, SpoolError> {
         let segments = self.files()?.into_iter().filter_map(|file| match file {
             ArchivedFile::Segment(name) => Some((name, false)),
@@ -192,7 +193,7 @@ impl<'d> Spool<'d> {
     /// Returns the files that wait to be archived, histories first.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn waiting(&self) -> Result<Vec<ArchivedFile>, SpoolError> {
         // A complete segment at the end of a timeline is not a partial segment: the next `sync` renames it.
         // `sync` may be running now, so `complete` is read before the names.
@@ -212,7 +213,7 @@ impl<'d> Spool<'d> {
     /// Returns the partial segments.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn partials(&self) -> Result<Vec<ArchivedFile>, SpoolError> {
         let mut files = self.files()?;
         files.retain(|file| matches!(file, ArchivedFile::Partial(_)));
@@ -227,7 +228,7 @@ impl<'d> Spool<'d> {
     /// Removes an archived file.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn remove(&self, file: ArchivedFile) -> Result<(), SpoolError> {
         let name = file.to_string();
         self.disk.remove(&name).map_err(|source| self.failed("remove", &name, source))
@@ -236,7 +237,7 @@ impl<'d> Spool<'d> {
     /// Returns whether a partial segment exists.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn has_partial(&self, name: SegmentName) -> Result<bool, SpoolError> {
         Ok(self.names()?.contains(&ArchivedFile::Partial(name).to_string()))
     }
@@ -245,7 +246,7 @@ impl<'d> Spool<'d> {
     /// whether it has.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn remove_archived_partial(&self, name: SegmentName, archived: &[u8]) -> Result<bool, SpoolError> {
         let is_same = self.has_records_of_partial(name, archived)?;
         if is_same {
@@ -260,7 +261,7 @@ impl<'d> Spool<'d> {
     /// segment.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn has_records_of_partial(&self, name: SegmentName, archived: &[u8]) -> Result<bool, SpoolError> {
         let partial = ArchivedFile::Partial(name).to_string();
         let read = || {
@@ -279,7 +280,7 @@ impl<'d> Spool<'d> {
     /// missing or has none.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn partial_end(&self, name: SegmentName) -> Result<Lsn, SpoolError> {
         let start = self.size.start_of(name.number(self.size).unwrap_or_default());
         if !self.has_partial(name)? {
@@ -295,7 +296,7 @@ impl<'d> Spool<'d> {
     /// after the bytes. Replaces a partial segment.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn restore(&self, name: SegmentName, bytes: &[u8]) -> Result<(), SpoolError> {
         let partial = ArchivedFile::Partial(name).to_string();
         let is_complete = bytes.len() as u64 == self.size.bytes();
@@ -320,7 +321,7 @@ impl<'d> Spool<'d> {
     /// Writes a timeline history durably.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn keep_history(&self, timeline: Timeline, content: &[u8]) -> Result<(), SpoolError> {
         let name = ArchivedFile::History(timeline).to_string();
         let unfinished = format!("{name}{UNFINISHED}");
@@ -340,9 +341,9 @@ impl<'d> Spool<'d> {
         self.shared().durable
     }
 
-    /// Ends the current timeline at `end`, where another one starts: no more WAL is written to its files. WAL
-    /// that was received after `end`, from a server that has failed since, is kept. It does not affect the
-    /// other timeline.
+    /// Ends the current timeline at `end`, where another timeline starts: no more WAL is written to the files
+    /// of the current timeline. WAL of it that was received after `end`, from a server that has failed since,
+    /// is kept and does not affect the other timeline.
     pub fn leave(&self, end: Lsn) {
         let mut shared = self.shared();
         (shared.current, shared.last) = (None, None);
@@ -353,13 +354,15 @@ impl<'d> Spool<'d> {
         shared.verified = shared.verified.min(end);
     }
 
-    /// Records that a connection has ended. WAL from the next one is compared with the complete records that
-    /// are present. WAL after them is written again, so it is durable only once it is synchronised again.
+    /// Records that a connection has ended. WAL from the next connection is compared with the complete
+    /// records in the spool. WAL after these records is written again, and is durable only once it is
+    /// synchronised again.
     pub fn end_connection(&self) {
         let mut shared = self.shared();
         shared.durable = shared.durable.min(shared.verified);
         if !shared.complete.is_empty() {
-            // Their last record is incomplete, so WAL is requested again from the first of them on.
+            // The last record of these segments is incomplete, so WAL is requested again from the first of
+            // these segments on.
             *shared = Shared { durable: shared.durable, ..Shared::default() };
         } else if let Some(current) = shared.current.take() {
             shared.last = Some(current);
@@ -375,7 +378,7 @@ impl<'d> Spool<'d> {
     /// Compares them with bytes that were received before.
     ///
     /// # Errors
-    /// As [`Spool::open`], [`SpoolError::Different`] and [`SpoolError::Order`].
+    /// The errors of [`Spool::open`], [`SpoolError::Different`] and [`SpoolError::Order`].
     pub fn write(&self, timeline: Timeline, start: Lsn, mut bytes: &[u8]) -> Result<(), SpoolError> {
         let mut at = start;
         while !bytes.is_empty() {
@@ -412,7 +415,7 @@ impl<'d> Spool<'d> {
     /// which may end in the next segment, is verified.
     ///
     /// # Errors
-    /// As [`Spool::open`]. The written WAL is then not trusted, and each call fails until
+    /// The errors of [`Spool::open`]. The written WAL is then not trusted, and each call fails until
     /// [`Spool::forget_open_files`].
     pub fn sync(&self) -> Result<Lsn, SpoolError> {
         if self.shared().has_sync_failed {
@@ -447,8 +450,8 @@ impl<'d> Spool<'d> {
     /// Creates the file for the next segment, unless it exists.
     ///
     /// # Errors
-    /// As [`Spool::open`], and [`io::ErrorKind::StorageFull`] if a file for received WAL has found no room
-    /// since.
+    /// The errors of [`Spool::open`], and [`io::ErrorKind::StorageFull`] if a file for received WAL has found
+    /// no room since.
     pub fn prepare(&self) -> Result<(), SpoolError> {
         let _making = self.making();
         if self.names()?.iter().any(|name| name == SPARE) {
@@ -571,7 +574,7 @@ impl<'d> Spool<'d> {
     /// Reads received bytes of a segment. Returns `None` if the segment is archived and removed.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn read(&self, name: SegmentName, range: Range<u64>) -> Result<Option<Vec<u8>>, SpoolError> {
         let (segment, partial) = (name.to_string(), ArchivedFile::Partial(name).to_string());
         // A partial segment may be renamed between two attempts, so the full name is tried twice.
@@ -635,12 +638,13 @@ fn read_part(file: &dyn DiskFile, offset: u64, size: SegmentSize) -> io::Result<
 }
 
 /// Returns the complete records with the right checksums at the start of a partial segment. The rest of a
-/// record that started in an earlier segment is not one of them: it has no checksum of its own.
+/// record that started in an earlier segment does not count, because it has no checksum of its own.
 fn find_records(name: SegmentName, size: SegmentSize, file: &dyn DiskFile) -> io::Result<Option<Records>> {
     #[derive(Default)]
     struct Last {
         start: Lsn,
-        /// The end of a switch record. The bytes after it are not WAL, and servers may send different ones.
+        /// The end LSN of a switch record. The bytes after it are not WAL, and servers may send different
+        /// bytes.
         switch_end: Option<Lsn>,
     }
     impl Visitor for Last {
@@ -659,7 +663,7 @@ fn find_records(name: SegmentName, size: SegmentSize, file: &dyn DiskFile) -> io
     let info = StreamInfo { timeline: name.timeline, ..info };
     let mut decoder = Decoder::new(info, start, start.plus(size.bytes())).with_checked_padding();
     let (mut last, mut offset) = (Last::default(), 0);
-    // The end of the records is wanted, not the reason for it.
+    // Only the end of the records matters, not the reason why they end.
     while let Ok(Progress::More) = decoder.push(&part, &mut last) {
         offset += part.len() as u64;
         if offset == size.bytes() {
@@ -675,7 +679,7 @@ fn find_records(name: SegmentName, size: SegmentSize, file: &dyn DiskFile) -> io
 /// Returns the complete segments in a spool, which wait to be archived.
 ///
 /// # Errors
-/// The file system's.
+/// Errors of the file system.
 pub fn complete_segments(spool: &Path) -> io::Result<Vec<SegmentName>> {
     let mut segments = Vec::new();
     for entry in std::fs::read_dir(spool)? {

@@ -29,7 +29,7 @@ pub enum State {
 pub struct Status {
     /// The receiver's state.
     pub state: State,
-    /// Why it waits or has stopped. If it was stopped during an interruption, the reason for the
+    /// Why the receiver waits or has stopped. If it was stopped during an interruption, the reason for the
     /// interruption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -39,7 +39,7 @@ pub struct Status {
     /// The stable code of the problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// How the user can solve it.
+    /// How the user can solve the problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// Why archiving waits, although receiving continues.
@@ -55,11 +55,12 @@ pub struct Status {
     pub slot: Option<String>,
     /// The timeline that is received.
     pub timeline: Timeline,
-    /// End of the received WAL.
+    /// End LSN of the received WAL.
     pub received_lsn: String,
-    /// End of the durable WAL: on this machine, and in the archive if acknowledgement waits for that.
+    /// End LSN of the durable WAL: on this machine, and also in the archive if acknowledgement waits for the
+    /// archive.
     pub flushed_lsn: String,
-    /// End of the archived segments; null before the first one.
+    /// End LSN of the archived segments; absent before the first archived segment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archived_lsn: Option<String>,
     /// The server's WAL position, as last reported.
@@ -68,9 +69,9 @@ pub struct Status {
     /// and in files of an earlier version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heard_time: Option<i64>,
-    /// Bytes of the server's WAL that are not durable yet.
+    /// Number of bytes of the server's WAL that are not durable yet.
     pub lag_bytes: u64,
-    /// How long there have been such bytes, in seconds.
+    /// For how many seconds some of the server's WAL has not been durable.
     pub lag_seconds: f64,
     /// Number of files that wait to be archived.
     pub waiting_files: u64,
@@ -79,22 +80,22 @@ pub struct Status {
     pub copies: Vec<CopyState>,
     /// Number of connections that were lost or failed since the process started.
     pub interruptions: u64,
-    /// When this was written, in microseconds since 1970.
+    /// When this status was written, in microseconds since 1970.
     pub time: i64,
 }
 
-/// What one of several copies of the archive has.
+/// The state of one copy of the archive.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct CopyState {
     /// Location of the archive.
     pub location: String,
-    /// End of the WAL that it has, if WAL is acknowledged only once it is archived.
+    /// End LSN of the WAL in this copy, if WAL is acknowledged only once it is archived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored_lsn: Option<String>,
-    /// It lacks files that other copies have, and is brought up to date in the background.
+    /// Whether this copy lacks files that other copies have, and is brought up to date in the background.
     #[serde(default)]
     pub is_behind: bool,
-    /// Why it does not get WAL or is not brought up to date.
+    /// Why this copy does not get WAL or is not brought up to date.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -131,13 +132,13 @@ pub(crate) struct Inner {
 #[derive(Default)]
 pub(crate) struct Copy {
     location: String,
-    /// End of the WAL that it has, with parts of the incomplete segment.
+    /// End LSN of the WAL in this copy, with parts of the incomplete segment.
     stored: Lsn,
     /// Why parts of the incomplete segment cannot be stored.
     upload_problem: Option<String>,
-    /// It lacks files that other copies have.
+    /// Whether this copy lacks files that other copies have.
     is_behind: bool,
-    /// Why it is not brought up to date.
+    /// Why this copy is not brought up to date.
     copy_problem: Option<String>,
 }
 

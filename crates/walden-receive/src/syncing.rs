@@ -35,7 +35,7 @@ struct State {
 
 impl<'s> Syncing<'s> {
     /// # Errors
-    /// The system's, if there are no more file descriptors.
+    /// Errors of the system, if there are no more file descriptors.
     pub fn new(spool: &'s Spool<'s>) -> io::Result<Syncing<'s>> {
         let (news_writer, news_reader) = UnixStream::pair()?;
         news_writer.set_nonblocking(true)?;
@@ -70,7 +70,7 @@ impl<'s> Syncing<'s> {
         } else if state.durable < wanted && state.error.is_none() {
             state.wanted = state.wanted.max(wanted);
             let _state = self.sync(state);
-            // The other thread may be waiting for this one to finish before it stops.
+            // The receiving thread may be waiting for this thread to finish before it stops.
             self.changed.notify_one();
         }
     }
@@ -121,10 +121,10 @@ impl<'s> Syncing<'s> {
         self.changed.notify_one();
     }
 
-    /// Returns a stream that wakes the thread that waits for the server when a byte is written to it.
+    /// Returns a stream: a byte written to it wakes the thread that waits for the server.
     ///
     /// # Errors
-    /// The system's, if there are no more file descriptors.
+    /// Errors of the system, if there are no more file descriptors.
     pub fn waker(&self) -> io::Result<UnixStream> {
         self.news_writer.try_clone()
     }

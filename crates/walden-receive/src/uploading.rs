@@ -1,6 +1,6 @@
-//! The thread that archives the segment that is being received in parts in one copy of the archive, if WAL is
+//! The thread that archives the incomplete segment, in parts, in one copy of the archive, if WAL is
 //! acknowledged only once it is in the archive. Once the segment is complete, `archiving` archives it as a
-//! whole, and this thread removes its parts. `uploads` has one such thread for each copy.
+//! whole, and this thread removes its parts. `uploads` runs this thread for each copy.
 //!
 //! Parts are stored one at a time. WAL that arrives meanwhile becomes the next part, so many commits wait for
 //! one request.
@@ -23,7 +23,8 @@ use crate::status;
 
 /// The default of [`Uploading::backoff`].
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(200), max: Duration::from_secs(10) };
-/// How often a copy that lacks the segment before the received WAL is searched for it.
+/// Time between two searches of a copy for the segment before the received WAL, if the copy lacks this
+/// segment.
 const BASE_INTERVAL: Duration = Duration::from_secs(2);
 /// The default of [`Uploading::max_part_bytes`].
 const MAX_PART_BYTES: u64 = 16 << 20;
@@ -45,11 +46,11 @@ pub enum UploadError {
     #[error(transparent)]
     Spool(#[from] SpoolError),
     /// Another process has removed received WAL.
-    #[error("expected {0} in the spool until it is archived, found no such file")]
+    #[error("the segment {0} is missing in the spool, although it is not archived yet")]
     Gone(SegmentName),
     /// The archive has parts of other WAL.
     #[error(
-        "the archive in {location} has parts of other WAL: at {at} in {segment}, expected the bytes in {folder}, received others"
+        "the archive in {location} has parts of other WAL: at {at} in {segment}, the archived bytes in {folder} differ from the received bytes"
     )]
     Different {
         /// Location of the archive.
@@ -67,7 +68,7 @@ walden_format::diagnostics! { UploadError {
     Self::Archive { source, .. } => of(source),
     Self::Spool(error) => code_of(error),
     Self::Gone(_) => "receive-spool-removed": "restart walden receive: it asks the server for the segment again",
-    Self::Different { .. } => "receive-other-parts": "nothing was overwritten. The server was restored, or another one answers: compare both; to continue with the server's WAL, use a new archive",
+    Self::Different { .. } => "receive-other-parts": "nothing was overwritten. The server was restored, or another server answers: compare both; to continue with the server's WAL, use a new archive",
 } }
 
 /// Called with each failure and the time until the next attempt.
@@ -118,7 +119,7 @@ impl State {
     }
 }
 
-/// The bytes of a segment that were in the archive when the thread started with it.
+/// The bytes of a segment that were already archived when the thread started to archive it.
 struct Begun {
     segment: SegmentName,
     restarts: u64,
@@ -253,7 +254,8 @@ impl<'s> Uploading<'s> {
             Some(known) if known.segment == segment && known.restarts == restarts => known,
             _ => {
                 let bytes = match parts::assemble(self.archive, segment) {
-                    // Without the private key, the stored parts cannot be read. Their WAL is stored again.
+                    // Without the private key, the stored parts cannot be read, and their WAL is stored
+                    // again.
                     Err(error) if error.store_error().is_some_and(|it| it.cause == Cause::Locked) => {
                         Vec::new()
                     }
@@ -337,7 +339,7 @@ impl<'s> Uploading<'s> {
             && name.timeline == state.timeline
             && let Some(start) = name.start(self.size)
         {
-            // Segments are archived in order, so everything before it is archived too.
+            // Segments are archived in order, so all WAL before this segment is archived too.
             state.stored = state.stored.max(start.plus(self.size.bytes()));
             wake(&state);
         }

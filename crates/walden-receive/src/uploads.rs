@@ -14,7 +14,7 @@ use crate::uploading::Uploading;
 /// How often the spool is searched for files that a former connection left.
 const LEFT_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Archives parts in all copies. A copy that is slow or fails does not delay the others.
+/// Archives parts in all copies. A copy that is slow or fails does not delay the other copies.
 pub(crate) struct Uploads<'s> {
     copies: Vec<Uploading<'s>>,
     acknowledge: usize,
@@ -22,8 +22,8 @@ pub(crate) struct Uploads<'s> {
     left: Mutex<Left>,
 }
 
-/// The files before the received WAL that were in the spool when the connection started. Nothing after them
-/// is acknowledged before they are archived: the spool alone has them.
+/// The files before the received WAL that were in the spool when the connection started. No WAL after these
+/// files is acknowledged before they are archived, because only the spool has them.
 #[derive(Default)]
 struct Left {
     files: Vec<ArchivedFile>,
@@ -33,7 +33,7 @@ struct Left {
 }
 
 impl<'s> Uploads<'s> {
-    /// Creates uploads of which `acknowledge` must have WAL before it counts as archived.
+    /// Creates uploads to `copies`. WAL counts as archived once `acknowledge` copies have it.
     pub fn new(copies: Vec<Uploading<'s>>, acknowledge: usize, spool: &'s Spool<'s>) -> Uploads<'s> {
         Uploads { copies, acknowledge, spool, left: Mutex::default() }
     }
@@ -46,7 +46,7 @@ impl<'s> Uploads<'s> {
     /// Restarts at the start of the segment of a position, after the files that wait in the spool.
     ///
     /// # Errors
-    /// The spool's.
+    /// Errors of the spool.
     pub fn restart(&self, timeline: Timeline, at: Lsn) -> Result<(), SpoolError> {
         let files = self.spool.waiting()?;
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,9 +55,9 @@ impl<'s> Uploads<'s> {
         Ok(())
     }
 
-    /// Names the segment before all WAL of this process, if it is the first one to be named. If several
-    /// copies must have WAL, one that lacks this segment while another one has it does not count: it may
-    /// have been away when the WAL before was archived.
+    /// Sets the segment that precedes all WAL of this process; only the first call has an effect. If several
+    /// copies must have WAL, a copy that lacks this segment while another copy has it does not count: the
+    /// copy may have been away when earlier WAL was archived.
     pub fn expect_base(&self, base: SegmentName) {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         if self.acknowledge > 1 && !std::mem::replace(&mut left.has_base, true) {
@@ -84,7 +84,7 @@ impl<'s> Uploads<'s> {
     /// Sets the stream that gets a byte when more WAL is stored.
     ///
     /// # Errors
-    /// The system's, if there are no more file descriptors.
+    /// Errors of the system, if there are no more file descriptors.
     pub fn wake_by(&self, waker: &UnixStream) -> std::io::Result<()> {
         self.copies.iter().try_for_each(|copy| {
             copy.wake_by(waker.try_clone()?);
@@ -141,7 +141,7 @@ mod tests {
 
     const MB: u64 = 1 << 20;
 
-    /// A connection starts while a segment of the former one is only in the spool.
+    /// A connection starts while a segment of the previous connection is only in the spool.
     #[test]
     fn nothing_is_acknowledged_after_wal_that_only_the_spool_has() {
         let folder = tempfile::tempdir().unwrap();

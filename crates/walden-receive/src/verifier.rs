@@ -27,7 +27,7 @@ pub(crate) struct Verifier {
     pending_until: Lsn,
     /// The incomplete record, if it is too long to be held.
     long_record: Option<LongRecord>,
-    /// Most bytes of WAL that are held, beyond those of the last [`Verifier::push`].
+    /// Maximum number of bytes of WAL that are held, in addition to the bytes of the last [`Verifier::push`].
     max_held_bytes: usize,
     /// The bytes between a switch record and this position, the end of the segment, are not records.
     unused_until: Lsn,
@@ -48,7 +48,7 @@ struct LongRecord {
     decoder: Decoder,
 }
 
-/// Visits records to find the last one.
+/// Visits records to find the last record.
 #[derive(Default)]
 struct Last {
     start: Lsn,
@@ -147,7 +147,7 @@ impl Verifier {
         }
         if last.start == Lsn::INVALID {
             if decoder.unfinished().is_none() {
-                // All of it belongs to a record that started earlier.
+                // All these bytes belong to a record that started earlier.
                 let pages = self.tail.len() - self.tail.len() % page_bytes;
                 self.drain(pages);
             }
@@ -225,7 +225,7 @@ impl Verifier {
         let pages = self.tail.len() - self.tail.len() % info.page_bytes as usize;
         let mut decoder = Decoder::new(info, self.tail_start, Lsn(u64::MAX)).with_checked_padding();
         decoder.push(&self.tail[..pages], &mut Last::default())?;
-        // A crash may have cut it off, and another record follows.
+        // A crash may have cut off the unfinished record, and another record follows.
         if let Some(unfinished) = decoder.unfinished() {
             let (start, bytes) = (unfinished.lsn, unfinished.total_len.into());
             let end = info.geometry().record_end(start, bytes);
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn a_record_is_verified_with_its_last_byte() {
         let (log, ends) = log();
-        // Some of the records, and each one that ends just after a page header.
+        // Some of the records, and each record that ends just after a page header.
         let is_behind_header = |end: &Lsn| (24..64).contains(&(end.0 % 8192));
         let some = ends.iter().take(25).skip(3).chain(ends.iter().filter(|end| is_behind_header(end)));
         let mut behind_header = 0;
@@ -439,7 +439,7 @@ mod tests {
     fn a_flipped_bit_in_padding_is_refused() {
         let (log, ends) = log();
         let mut tested = 0;
-        // The padding after each record, and that of a page header.
+        // The padding after each record, and the padding of a page header.
         let mut positions: Vec<usize> = ends.iter().map(|end| end.bytes_since(START) as usize - 1).collect();
         positions.extend([8192 * 3 + 20, 8192 * 3 + 23, 20]);
         for at in positions.into_iter().filter(|&at| log[at] == 0) {
@@ -473,7 +473,8 @@ mod tests {
             damaged[at] ^= 4;
             match push_all(&damaged, &[50_000]) {
                 Err((verified, _)) => assert!(verified <= START.plus(at as u64), "flipped at {at}"),
-                // An unused byte after a switch record. The archive compares these with the expected ones.
+                // An unused byte after a switch record. The archive compares unused bytes with the expected
+                // bytes.
                 Ok(_) => assert!(log[at] == 0, "flipped at {at}, not found"),
             }
         }

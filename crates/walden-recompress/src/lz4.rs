@@ -2,11 +2,11 @@
 //! images and values.
 //!
 //! A block is a list of sequences: literals, then a match at an offset of up to 65,535 bytes; the last
-//! sequence has only literals. The choice of matches is liblz4's. A hash table has the latest position of
-//! each hash of the next bytes. The compressor takes the first match that the table yields, and extends it in
-//! both directions. After many positions without a match, the step grows. This has not changed since liblz4
-//! 1.7. Compressed files depend on it and every later version of Walden must decode them, so it is
-//! implemented here, and tests compare it with the library.
+//! sequence has only literals. Matches are chosen as liblz4 chooses them: a hash table has the latest
+//! position of each hash of the next bytes. The compressor takes the first match that the table yields, and
+//! extends it in both directions. After many positions without a match, the step grows. This choice has not
+//! changed since liblz4 1.7. Compressed files depend on the choice, and every later version of Walden must
+//! decode them, so it is implemented here, and tests compare it with the library.
 
 use crate::pglz::same_start;
 

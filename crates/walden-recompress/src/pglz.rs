@@ -116,7 +116,7 @@ pub struct Pglz {
 struct Entry {
     /// Distance to the previous position in the same bucket.
     back: u16,
-    /// Number of positions that were in the server's list before this one.
+    /// Number of positions that were in the server's list before this position.
     number: u16,
 }
 

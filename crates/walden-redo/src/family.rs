@@ -70,7 +70,7 @@ impl Family {
         if is_generic { Family::Other } else { Family::detect(page, fork) }
     }
 
-    /// Returns the resource manager whose records change such pages.
+    /// Returns the resource manager whose records change pages of this family.
     pub fn manager(self) -> Option<u8> {
         Some(match self {
             Family::Heap | Family::VisibilityMap => rmid::HEAP,

@@ -2,8 +2,9 @@
 //!
 //! [`Replay`] receives the records in the order of the WAL. For each block that a record refers to, it takes
 //! the page out of the [`PageStore`], restores the record's full-page image or lets the record's resource
-//! manager change the page, and puts it back. A page is *exact*, *unknown* (no image of it so far, or a
-//! record did not fit it) or *untracked* (changed by a record that cannot be replayed). Replay never guesses.
+//! manager change the page, and puts the page back. A page is *exact*, *unknown* (the WAL has had no image of
+//! the page so far, or a record did not fit the page) or *untracked* (changed by a record that cannot be
+//! replayed). Replay never guesses.
 //!
 //! Replay mirrors PostgreSQL's redo routines, and is verified against PostgreSQL's full-page images: see
 //! [`check`].

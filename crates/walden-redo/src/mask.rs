@@ -1,6 +1,6 @@
 //! Masks the parts of a page that PostgreSQL changes without logging them.
 //!
-//! The masks are those of `wal_consistency_checking` (`bufmask.c`); each access method adds its own.
+//! The masks of `wal_consistency_checking` (`bufmask.c`); each access method adds its own masks.
 
 use crate::page::{ItemState, PAGE_BYTES, PAGE_HEADER_BYTES, Page, flags, header};
 

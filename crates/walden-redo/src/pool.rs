@@ -6,7 +6,7 @@ use zerocopy::{transmute_mut, transmute_ref};
 
 use crate::page::{PAGE_BYTES, Page};
 
-/// A page as words: a vector of them becomes a page without being copied, and has a page's alignment.
+/// A page as 8-byte words: a vector of words becomes a page without being copied, and has a page's alignment.
 type Words = [u64; PAGE_BYTES / size_of::<u64>()];
 
 /// A page in heap memory, which a page store lends and takes back.
@@ -30,14 +30,15 @@ impl PageBox {
         words.resize(WORDS - whole.len(), 0);
         words.extend(whole.iter().map(|word| u64::from_ne_bytes(*word)));
         let mut page = PageBox::from_words(words);
-        // The bytes that share a word with the hole or with the start.
+        // Copy the first bytes of `end` if they do not fill a word: their word also contains bytes of the
+        // hole or of `start`.
         let at = PAGE_BYTES - end.len();
         (*page).0[at..at + first.len()].copy_from_slice(first);
         page
     }
 
     fn from_words(words: Vec<u64>) -> PageBox {
-        // All callers pass exactly a page's words.
+        // All callers pass exactly as many words as a page has.
         PageBox(words.into_boxed_slice().try_into().unwrap_or_else(|_| Box::new([0; _])))
     }
 }

@@ -1,9 +1,10 @@
 //! Records as PostgreSQL would have written them without full-page images.
 //!
-//! A block with an image has no data, because the image shows the result. The data that it would have had is
-//! reconstructed from the page before the record and the image: the new heap tuple is on the image, and line
-//! pointers that became dead are dead there. PostgreSQL writes such a record for a page that was already
-//! changed since the last checkpoint. Replayed on the page before, it must produce the image.
+//! A block with an image has no data, because the image shows the result. The block data that PostgreSQL
+//! would have written without the image is reconstructed from the page before the record and from the image:
+//! the image contains the new heap tuple, and shows which line pointers became dead. PostgreSQL writes a
+//! record without an image for a page that was already changed since the last checkpoint. Replayed on the
+//! page before the record, the reconstructed record must produce the image.
 
 use walden_format::assemble::assemble;
 use walden_format::payload::heap::SharedLengths;
@@ -26,11 +27,12 @@ pub(crate) fn is_forced_image(record: &Record<'_>, id: u8) -> bool {
 /// The result of comparing reconstructed data with the record's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Match {
-    /// The same bytes.
+    /// The reconstructed data has the same bytes as the record's data.
     Exact,
-    /// Other bytes, which may have the same effect.
+    /// The reconstructed data has other bytes, which may have the same effect.
     Differs,
-    /// Nothing is reconstructed: the pages before are unknown, or the image does not determine the data.
+    /// No data is reconstructed: the pages before the record are unknown, or the image does not determine the
+    /// data.
     Unknown,
 }
 
@@ -58,9 +60,9 @@ pub fn compare(record: &Record<'_>, touched: &[Touched], index: usize) -> Option
 }
 
 /// Reconstructs each block's data, in the order of [`Record::blocks`]: `None` if the image does not determine
-/// it, or if the block has no image or has data.
+/// the data, if the block has no image, or if the record has the block's data.
 ///
-/// `pages` are each block's page before the record and its image, as far as they are known. They are
+/// `pages` are each block's page before the record and its image, as far as they are known. The pages are
 /// unchanged afterwards.
 pub fn block_data(
     record: &Record<'_>,
@@ -123,9 +125,9 @@ pub struct RecordWithoutImages {
 }
 
 impl RecordWithoutImages {
-    /// Replaces the images that replay would restore by the reconstructed data; `None` if some of it cannot
-    /// be reconstructed. An image that the record always has ([`ImageClass::Forced`]) is removed without
-    /// replacement.
+    /// Replaces the images that replay would restore by reconstructed data; `None` if the data of a block
+    /// cannot be reconstructed. An image that the record always has ([`ImageClass::Forced`]) is removed
+    /// without replacement.
     ///
     /// `touched` are the pages before the record, as an observer sees them.
     pub fn reconstruct(record: &Record<'_>, touched: &[Touched]) -> Option<RecordWithoutImages> {
@@ -152,7 +154,7 @@ impl RecordWithoutImages {
         Some(RecordWithoutImages { bytes, blocks: Vec::new() })
     }
 
-    /// Decodes the record. LSN, end and version are those of the original record.
+    /// Decodes the record without images. It gets LSN, end and version of `original`.
     pub fn record<'a>(&'a mut self, original: &Record<'_>) -> Option<Record<'a>> {
         let header = RecordHeader::parse(&self.bytes)?;
         let place = (original.lsn, original.end);

@@ -91,7 +91,7 @@ impl Replay {
         }
         let mut wanted = BlockSet(u64::MAX);
         if !self.store.wants_all() {
-            // A record of other pages may show it.
+            // A record of pages outside of this share may show that hints are logged.
             if !self.store.are_hints_logged() && shows_logged_hints(record) {
                 self.store.hint_logging().note_shown();
             }
@@ -267,8 +267,8 @@ impl Replay {
                 touched.role = Role::Restored;
             }
         }
-        // Redo does not read a page that it initializes (`XLogInitBufferForRedo`), so it is initialized even
-        // if the base is ahead; the base may have been copied while it was being written.
+        // Redo does not read a page that it initializes (`XLogInitBufferForRedo`), so the page is initialized
+        // even if the base is ahead; the base may have been copied while it was being written.
         if block.will_init && touched.role != Role::Restored {
             touched.role = Role::Init;
         }
@@ -278,8 +278,8 @@ impl Replay {
         }
     }
 
-    /// Does the same for a page that is overwritten completely, if the observer does not need the old page.
-    /// It is not even read.
+    /// Prepares a page like [`Replay::touch`] if the record overwrites it completely and the observer does
+    /// not need the old page, which is then not read.
     #[inline]
     fn touch_overwritten(
         &mut self,
@@ -306,7 +306,7 @@ impl Replay {
     }
 }
 
-/// Replays a record on copies of pages, to find the pages that it would produce without images.
+/// Replays a record on copies of pages, to find the pages that the record would produce without images.
 ///
 /// `bare` is the record with its data and without images; `before` are the pages of its blocks, as far as
 /// known. Returns the pages after the record.

@@ -34,15 +34,15 @@ pub struct Touched {
 /// The role of a block in a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// Its page is known and to be changed.
+    /// The block's page is known, and the record changes it.
     Redo,
-    /// Its page is the record's image.
+    /// The block's page was restored from the record's image.
     Restored,
-    /// The record initializes its page.
+    /// The record initializes the block's page.
     Init,
-    /// Its page is not known.
+    /// The block's page is not known.
     Unknown(State),
-    /// Its page comes from a base backup that was taken after the record.
+    /// The block's page comes from a base backup that was taken after the record.
     Ahead,
 }
 
@@ -175,7 +175,7 @@ impl<'r> Step<'_, 'r> {
         self.record.main_data()
     }
 
-    /// Returns the record's fields. A record without fields, or with unreadable ones, fits no page.
+    /// Returns the record's fields. A record without fields, or with unreadable fields, fits no page.
     pub fn payload(&self) -> Result<Payload<'r>, Misfit> {
         payload::parse(self.record).map_err(|_| Misfit("the record's fields cannot be read"))
     }
@@ -185,25 +185,26 @@ impl<'r> Step<'_, 'r> {
         self.record.block(id)
     }
 
-    /// Returns the data of a block; empty if the record has none for it.
+    /// Returns the data of a block; empty if the record has no data for the block.
     pub fn data(&self, id: u8) -> &'r [u8] {
         self.record.block(id).map_or(&[], |block| self.record.block_data(block))
     }
 
-    /// Returns a page to change; `None` if the record has no such block, or if the page was restored from the
-    /// record's image or is unknown. The page gets the record's LSN.
+    /// Returns the page of block `id` to change; `None` if the record has no block with this id, or if the
+    /// page was restored from the record's image or is unknown. The page gets the record's LSN.
     pub fn page(&mut self, id: u8) -> Option<&mut Page> {
         self.touched(id).and_then(Touched::changing)
     }
 
-    /// Returns a page to change even if it was restored from the record's image. PostgreSQL makes some
-    /// changes only after it writes the record, so that the image lacks them.
+    /// Returns the page of block `id` to change even if it was restored from the record's image. PostgreSQL
+    /// makes some changes only after it writes the record, so that the image lacks these changes.
     pub fn page_or_image(&mut self, id: u8) -> Option<&mut Page> {
         let touched = self.touched(id)?;
         if touched.role == Role::Restored { touched.page.as_deref_mut() } else { touched.changing() }
     }
 
-    /// Returns a new page of zeros to initialize; `None` if the record has no such block.
+    /// Returns a new page of zeros to initialize as block `id`; `None` if the record has no block with this
+    /// id.
     pub fn init(&mut self, id: u8) -> Option<&mut Page> {
         self.touched(id).and_then(Touched::making)
     }
@@ -221,7 +222,7 @@ impl<'r> Step<'_, 'r> {
         }
     }
 
-    /// Makes one page of the record unknown, but not the others.
+    /// Makes the page of block `id` unknown, but not the record's other pages.
     pub fn lose(&mut self, id: u8, misfit: Misfit) {
         if let Some(touched) = self.touched(id)
             && matches!(touched.role, Role::Redo | Role::Init)

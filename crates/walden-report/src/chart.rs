@@ -58,7 +58,7 @@ pub enum Unit {
     BytesPerSecond,
     /// A count: records, images, rows.
     Count,
-    /// Seconds.
+    /// A duration in seconds.
     Seconds,
     /// A share from 0 to 1, in per cent.
     Share,
@@ -126,9 +126,9 @@ pub enum Tone {
 /// A series of a stacked or grouped chart: a name, a colour, and a value for each span or category.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Layer {
-    /// Its name in the legend.
+    /// Name of the series in the legend.
     pub name: String,
-    /// Its colour.
+    /// Colour of the series.
     pub tone: Tone,
     /// One value per span or category of the chart; `None` if it is not known.
     pub values: Vec<Option<f64>>,
@@ -169,7 +169,7 @@ pub struct CheckpointTimeline {
     pub cycles: Vec<Cycle>,
 }
 
-/// The WAL from one checkpoint's redo pointer to the next one's.
+/// The WAL from one checkpoint's redo pointer to the next checkpoint's redo pointer.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cycle {
     /// Time and LSN of its start.
@@ -200,9 +200,9 @@ pub struct Treemap {
 /// A rectangle of a [`Treemap`].
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Node {
-    /// Its name.
+    /// Name of the rectangle.
     pub name: String,
-    /// Its size, including that of its parts.
+    /// Size of the rectangle, including its parts.
     pub value: f64,
     /// Its colour, if it has no parts.
     pub tone: Tone,
@@ -230,7 +230,7 @@ pub struct Bars {
     pub errors: Vec<Option<f64>>,
 }
 
-/// Predicted values against measured ones: points on the diagonal are exact predictions.
+/// Predicted values against measured values: points on the diagonal are exact predictions.
 #[derive(Clone, Debug, Serialize)]
 pub struct PredictedAgainstMeasured {
     /// The title above the chart.
@@ -276,11 +276,11 @@ pub struct Curve {
 /// A line of a [`Curve`] with its measured points.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CurveLine {
-    /// Its name in the legend.
+    /// Name of the line in the legend.
     pub name: String,
-    /// Its colour.
+    /// Colour of the line.
     pub tone: Tone,
-    /// Whether its values belong to the right axis.
+    /// Whether the line's values belong to the right axis.
     pub right: bool,
     /// The line: pairs of setting and predicted value, ascending by the setting.
     pub predicted: Vec<(f64, f64)>,
@@ -322,11 +322,11 @@ pub struct Series {
 /// A contender at one level.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
-    /// Its name.
+    /// Name of the contender.
     pub label: String,
-    /// Above zero on logarithmic axes.
+    /// Value on the horizontal axis; above zero on a logarithmic axis.
     pub x: f64,
-    /// Above zero on logarithmic axes.
+    /// Value on the vertical axis; above zero on a logarithmic axis.
     pub y: f64,
 }
 

@@ -107,8 +107,8 @@ fn largest_relations(document: &Document, look: Look) -> String {
     titled_table(look, ("Relations, with indexes and TOAST", SUMS), &rows)
 }
 
-/// Renders the findings with the highest priority that fit into `room` lines. Returns them and the number of
-/// the others.
+/// Renders the findings with the highest priority that fit into `room` lines. Returns these findings and the
+/// number of omitted findings.
 fn brief_findings(document: &Document, look: Look, room: usize) -> (String, usize) {
     let findings = merge_findings(&document.findings);
     let mut text = String::new();
@@ -448,7 +448,7 @@ fn checkpoints(document: &Document, look: Look) -> String {
     let count = format!("{} checkpoint{}", checkpoints.count, if checkpoints.count == 1 { "" } else { "s" });
     let mut line = match are_known {
         true => format!("  {count}: {}{unfinished}{origin}", causes.join(", ")),
-        // Without a preceding checkpoint, the cause of the first one cannot be inferred.
+        // Without a preceding checkpoint, the cause of the first checkpoint cannot be inferred.
         false => format!("  {count}, cause unknown{unfinished}"),
     };
     if let (Some(distance), Some(interval)) = (checkpoints.mean_distance, checkpoints.mean_interval_seconds) {

@@ -69,7 +69,7 @@ impl Page {
         self
     }
 
-    /// Inserts a section at an index among the existing ones, or appends it if there are fewer.
+    /// Inserts a section at `index` among the existing sections, or appends the section if there are fewer.
     pub fn insert(&mut self, index: usize, section: Section) -> &mut Page {
         self.sections.insert(index.min(self.sections.len()), section);
         self
@@ -189,7 +189,7 @@ pub enum Weight {
     Strong,
     /// Marked as a failure.
     Alarm,
-    /// The sum of rows that are not listed: it stays at the end however the table is sorted.
+    /// The sum of rows that are not listed, which stays at the end however the table is sorted.
     Rest,
 }
 

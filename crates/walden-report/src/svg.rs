@@ -135,8 +135,8 @@ struct PointLabel {
     colour: RGBColor,
 }
 
-/// Draws the labels for which there is room. Those of the front are placed first, because the others may not
-/// fit.
+/// Draws the labels for which there is room. The labels of the front are placed first, because the other
+/// labels may not fit.
 fn draw_labels(
     canvas: &Canvas<'_>,
     labels: &mut Labels,

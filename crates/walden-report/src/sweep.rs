@@ -11,7 +11,7 @@ pub const MAX_LINES: usize = 12;
 /// The settings that differ between predictions.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sweep {
-    /// Names of the settings; the first one has numeric values, if any has.
+    /// Names of the settings; the first setting has numeric values, if any setting has.
     pub names: Vec<String>,
     /// For each prediction, the values of these settings.
     pub values: Vec<Vec<String>>,
@@ -112,7 +112,7 @@ pub fn quantity(value: &str) -> Option<(f64, Unit)> {
 type Group<'a> = (&'a [String], Vec<(f64, &'a Predicted)>);
 
 /// Returns curves of WAL and recovery time along the swept setting, with a line for each combination of the
-/// others: one chart if there is one line, otherwise two. Empty if the swept setting is not numeric.
+/// other settings: one chart if there is one line, otherwise two. Empty if the swept setting is not numeric.
 pub fn curves(document: &Document) -> Vec<Curve> {
     let sweep = Sweep::from_document(document);
     let Some((name, unit)) = sweep.along() else { return Vec::new() };

@@ -10,8 +10,8 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 pub struct Look {
     /// Width in columns to which text is wrapped.
     pub width: usize,
-    /// Width in columns beyond which names in a table are shortened: that of the terminal. `usize::MAX` for a
-    /// file or a pipe, so that programs can search it for complete names.
+    /// Width of a table in columns beyond which names are shortened: the width of the terminal. `usize::MAX`
+    /// for a file or a pipe, so that programs can search the output for complete names.
     pub table_width: usize,
     /// Whether to use colours and bold. The output stream removes them if they cannot be shown.
     pub colour: bool,
@@ -53,8 +53,8 @@ impl Look {
     }
 }
 
-/// Escapes the control characters of text from a file or a server, except line breaks, so that it cannot
-/// control the terminal.
+/// Escapes the control characters of text from a file or a server, except line breaks, so that the text
+/// cannot control the terminal.
 pub fn harmless(text: &str) -> Cow<'_, str> {
     let is_harmful = |char: char| char.is_control() && char != '\n';
     if !text.contains(is_harmful) {
@@ -87,8 +87,8 @@ const MAX_BAR: usize = 20;
 /// numbers of their own row.
 const MAX_ALIGNED: usize = 200;
 
-/// Formats a table with a heading and named columns, the first one for labels, and bars at the right if the
-/// width allows them.
+/// Formats a table with a heading and named columns, of which the first has labels, and bars at the right if
+/// the width allows them.
 pub fn table(look: Look, title: &str, head: (&str, &[&str]), rows: &[Row]) -> String {
     format!("{}\n{}", look.heading(title), aligned(look, (2, head.0, head.1), rows, |head| look.faint(head)))
 }

@@ -46,7 +46,7 @@ pub fn seconds(seconds: f64) -> String {
 /// Parses a size with a unit, as in PostgreSQL's settings: `512MB`. Returns bytes.
 ///
 /// # Errors
-/// The text has another form, or the size does not fit.
+/// The text is no number with a unit, or the size in bytes does not fit into `usize`.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     const UNITS: [(&str, u32); 5] = [("TB", 40), ("GB", 30), ("MB", 20), ("kB", 10), ("B", 0)];
     let wrong = || format!("expected a size such as 512MB or 4GB, found \"{text}\"");

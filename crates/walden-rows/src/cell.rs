@@ -14,8 +14,9 @@ pub(crate) const NO_CHUNKS: &str =
     "its chunks in the TOAST table are neither in earlier WAL nor in a base backup";
 
 /// Decodes the values of a heap tuple with these columns, [`Cell::Null`] for null, for tuples from a source
-/// other than WAL. `columns` are all columns of the table in order, including dropped ones, whose values are
-/// returned too. Attributes that the tuple does not contain are omitted. Values in TOAST tables are unknown.
+/// other than WAL. `columns` are all columns of the table in order, including dropped columns, whose values
+/// are returned too. Attributes that the tuple does not contain are omitted. Values in TOAST tables are
+/// unknown.
 ///
 /// Returns `None` if the tuple does not match the columns.
 pub fn tuple_values(types: &Types, columns: &[Column], tuple: &[u8]) -> Option<Vec<Cell>> {

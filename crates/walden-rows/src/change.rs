@@ -14,17 +14,17 @@ use crate::value::Value;
 /// A table in its state at the time of a change.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Table {
-    /// Its OID.
+    /// OID of the table.
     pub oid: u32,
-    /// OID of its database.
+    /// OID of the table's database.
     pub database: u32,
-    /// Name of its schema; empty if unknown.
+    /// Name of the table's schema; empty if unknown.
     pub schema: String,
-    /// Its name.
+    /// Name of the table.
     pub name: String,
-    /// The columns of a tuple, including dropped ones.
+    /// The columns of a tuple, including dropped columns.
     pub(crate) stored: Vec<Column>,
-    /// The columns of a [`Row`], in its order.
+    /// The columns of a [`Row`], in the order of its cells.
     pub columns: Vec<TableColumn>,
     /// Whether later columns exist where statements are run.
     pub has_new_columns: bool,
@@ -35,7 +35,7 @@ pub struct Table {
 pub struct TableColumn {
     /// The column as in the catalogs.
     pub column: Column,
-    /// Its type's name in SQL syntax; `None` if the type is unknown.
+    /// Name of the column's type in SQL syntax; `None` if the type is unknown.
     pub type_name: Option<String>,
     /// Whether it has another type where statements are run, in which its values have another meaning
     /// ([`NamesAtEnd`](crate::NamesAtEnd)).
@@ -95,25 +95,26 @@ impl fmt::Display for Table {
 /// How a transaction ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It committed.
+    /// The transaction committed.
     Committed {
         /// Time of the commit.
         time: Timestamp,
         /// LSN of the commit record.
         lsn: Lsn,
     },
-    /// It was rolled back, or a savepoint with the change was rolled back, or a crash or a promotion ended
-    /// it.
+    /// The transaction was rolled back, or a savepoint with the change was rolled back, or a crash or a
+    /// promotion ended the transaction.
     Aborted {
-        /// LSN of the record that shows it; after a crash or a promotion, of the record that ends recovery.
+        /// LSN of the record of the rollback, or of the record that ends recovery after a crash or a
+        /// promotion.
         lsn: Lsn,
     },
-    /// Its end is not in the range: it ended later.
+    /// The transaction ended after the range.
     Unfinished,
 }
 
 impl Outcome {
-    /// Its name in lower case.
+    /// Returns the outcome's name in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Outcome::Committed { .. } => "committed",
@@ -141,7 +142,7 @@ impl Operation {
         Operation::ALL.into_iter().find(|one| one.name() == name)
     }
 
-    /// Its name in lower case.
+    /// Returns the operation's name in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Operation::Insert => "insert",
@@ -292,7 +293,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// Its name in lower case.
+    /// Returns the name in lower case.
     pub fn name(self) -> &'static str {
         match self {
             EventKind::Truncate => "truncate",

@@ -16,14 +16,14 @@ use walden_source::timelines::{Lineage, lineages};
 
 use crate::{Filter, Gap, RowsError};
 
-/// The part of a log that is read.
+/// The part of the source's WAL that is read.
 #[derive(Debug)]
 pub struct Chosen {
-    /// Its segments.
+    /// The segments of the part.
     pub run: Run,
     /// A warning that the range has other parts, which do not belong to this WAL.
     pub note: Option<&'static str>,
-    /// Segments of this WAL that are in the range and are not read, because segments before them are missing.
+    /// Segments of this WAL that are in the range and are not read, because earlier segments are missing.
     pub gap: Option<Gap>,
 }
 
@@ -31,7 +31,7 @@ pub struct Chosen {
 /// `filter`.
 ///
 /// # Errors
-/// There is no such part, or the folder is not a base backup.
+/// No part continues the base backup or is in the range, or the folder is not a base backup.
 pub fn choose(runs: Vec<Run>, base: Option<&Path>, filter: &Filter) -> Result<Chosen, RowsError> {
     let base = base.map(DataDir::open_at_rest).transpose()?;
     let mut lineages = lineages(runs);
@@ -85,13 +85,13 @@ pub fn choose(runs: Vec<Run>, base: Option<&Path>, filter: &Filter) -> Result<Ch
     })
 }
 
-/// OIDs of the databases in which a transaction, or a subtransaction of it, changed something: at most one.
-/// `done` gets the bytes of each segment that was read.
+/// Returns the OIDs of the databases in which a transaction or its subtransactions made changes: at most one.
+/// `done` gets the number of bytes of each segment that was read.
 pub fn databases_of(xid: u32, run: &Run, threads: usize, done: impl FnMut(u64)) -> Vec<u32> {
     let mut databases = Databases { xid, xids: FxHashSet::from_iter([xid]), found: FxHashSet::default() };
     let scan = ScanOptions::new(threads);
     scan_in_order(run, scan, &mut databases, done);
-    // If all changes are those of subtransactions, mostly a record after them names these.
+    // If only subtransactions made changes, mostly a later record names the subtransactions.
     if databases.found.is_empty() && databases.xids.len() > 1 {
         scan_in_order(run, scan, &mut databases, |_| ());
     }
@@ -146,8 +146,8 @@ impl Visitor for Databases {
     }
 }
 
-/// Returns a gap if the segment after a run exists and cannot be read, unless the range ends before it, at
-/// `to`.
+/// Returns a gap if the segment after a run exists and cannot be read, unless the range ends before this
+/// segment, at `to`.
 pub fn gap_at_unreadable(run: &Run, unreadable: &[Unreadable], to: Option<Lsn>) -> Option<Gap> {
     let end = run.end();
     let is_next = |file: &Unreadable| {
@@ -222,8 +222,8 @@ fn gap_behind(run: &Run, others: &[Lineage], filter: &Filter) -> Option<Gap> {
     Some(Gap { from: end, why })
 }
 
-/// Returns the later parts of the same WAL, the next one first. A later part on an earlier timeline belongs
-/// to a log that this one has left.
+/// Returns the later parts of the same WAL, the nearest part first. A later part on an earlier timeline
+/// belongs to a timeline that this WAL has left.
 fn later<'a>(run: &'a Run, others: &'a [Lineage]) -> impl Iterator<Item = &'a Run> {
     let end = run.end();
     let is_later =
@@ -233,7 +233,7 @@ fn later<'a>(run: &'a Run, others: &'a [Lineage]) -> impl Iterator<Item = &'a Ru
     found.into_iter()
 }
 
-/// Describes why the WAL does not continue from one part to a later one.
+/// Describes why the WAL does not continue from the part `left` to the later part `right`.
 fn break_between(left: &Run, right: &Run) -> String {
     restarts_after(left, right).unwrap_or_else(|| missing(left, right))
 }
@@ -339,7 +339,7 @@ mod tests {
         let unread =
             ": the segments 000000010000000000000002 to 000000010000000000000006 before it are not read; ";
         assert!(gap.why.contains(unread), "{}", gap.why);
-        // Segments before the range are not among the unread ones.
+        // Segments before the range are not among the unread segments.
         let why =
             |from| choose(runs(), None, &range(Some(from), None)).expect("a part").gap.expect("a gap").why;
         let unread = ": the segment 000000010000000000000006 before it is not read; pass";

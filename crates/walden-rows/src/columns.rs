@@ -6,12 +6,13 @@ use crate::catalog::{Catalog, Key, Row};
 use crate::change::is_shown;
 use crate::types::Kind;
 
-/// A column by name, with each type that it has in the WAL: in another partition, or before an `ALTER TABLE`.
+/// A column by name, with each type that columns of this name have in the WAL: several if partitions differ,
+/// or after an `ALTER TABLE`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TypedColumn {
-    /// Its name.
+    /// Name of the column.
     pub name: String,
-    /// Its distinct types; at least one.
+    /// Distinct types of the column; at least one.
     pub types: Vec<ColumnType>,
 }
 

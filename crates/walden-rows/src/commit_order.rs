@@ -57,7 +57,7 @@ impl CommitOrder {
     /// Prints all entries.
     pub fn print(mut self, out: &mut impl Write) -> Result<()> {
         self.file.flush().map_err(spill(WRITE))?;
-        // It keeps the log's order within a transaction.
+        // A stable sort keeps the WAL's order within a transaction.
         self.pieces.sort_by_key(|piece| piece.commit);
         let mut text = Vec::new();
         for piece in &self.pieces {

@@ -1,8 +1,9 @@
 //! Finds the statements of a script that would fail because an earlier statement is omitted.
 //!
 //! A statement reverts a change of a row, and expects the row as the change left it. If the statement for a
-//! later change of the row is omitted, the row differs at this point, and the statement would fail, and with
-//! it the whole script. So it is omitted, too. The same applies to rows that a truncate has removed.
+//! later change of the row is omitted, the row differs at this point, and the statement, and thus the whole
+//! script, would fail. So statements for earlier changes of the row are omitted, too, as are statements for
+//! rows that a truncate has removed.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -30,18 +31,18 @@ pub(crate) enum Kind {
 
 const KINDS: [Kind; 5] = [Kind::Insert, Kind::Update, Kind::Delete, Kind::Truncate, Kind::Other];
 
-/// A row by hashes; 0 for an unknown key or place.
+/// Hashes that identify a row; 0 for an unknown key or place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RowId {
-    /// Of its table and its primary key, or 0 if the table has none.
+    /// Hash of the table and of the row's primary key; 0 if the table has no key.
     key: u64,
-    /// Of its table and its place there.
+    /// Hash of the table and of the row's TID.
     place: u64,
 }
 
 impl RowId {
-    /// A row by the key that its table has where the script is run, and by its place. `epoch` is another one
-    /// after the table's rows were moved.
+    /// Returns the hashes of a row, by the key that its table has where the script is run, and by its TID.
+    /// `epoch` changes whenever the table's rows are moved.
     pub fn new(table: &Table, row: Option<&Row>, tid: Option<Tid>, epoch: u32) -> RowId {
         let key = row.and_then(|row| key(table, row)).unwrap_or_default();
         let place = tid.map(|tid| hash(&(table.oid, epoch, tid.block, tid.offset_number)));
@@ -71,17 +72,18 @@ fn key(table: &Table, row: &Row) -> Option<u64> {
     (!parts.is_empty()).then(|| hash(&(table.oid, parts)))
 }
 
-/// A step of a script: a change with what reverts it, or something that happened to a table.
+/// A step of a script: a change of a row with the statement that reverts it, or a truncate or rewrite of a
+/// table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Step {
     pub kind: Kind,
-    /// Whether the script has nothing that reverts the change.
+    /// Whether the script has no statement that reverts the change.
     pub is_left_out: bool,
     /// OID of the table.
     pub table: u32,
     /// The row before the change.
     pub before: RowId,
-    /// The row after it.
+    /// The row after the change.
     pub after: RowId,
 }
 

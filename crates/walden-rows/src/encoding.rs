@@ -21,8 +21,8 @@ enum Form {
     Utf8,
     /// The first characters of Unicode.
     Latin1,
-    /// ISO 8859-9. The Encoding Standard uses the table of Windows-1254 for it, with other characters for
-    /// control characters.
+    /// ISO 8859-9. The Encoding Standard decodes it with the table of Windows-1254, which has printable
+    /// characters in place of control characters.
     Latin5,
     /// As in the Encoding Standard.
     Table(&'static tables::Encoding),
@@ -36,7 +36,7 @@ const fn known(number: u32, name: &'static str, form: Form) -> Known {
 
 /// Encodings of databases. Client-only encodings are never stored.
 static ENCODINGS: [Known; 35] = [
-    // Bytes without a defined encoding, decoded as UTF-8, which most such databases contain.
+    // Bytes without a defined encoding, decoded as UTF-8, which most SQL_ASCII databases contain.
     known(0, "SQL_ASCII", Form::Utf8),
     known(1, "EUC_JP", Form::Table(tables::EUC_JP)),
     known(2, "EUC_CN", Form::Table(tables::GBK)),
@@ -103,7 +103,7 @@ impl Encoding {
         ENCODINGS.iter().find(|known| known.name == name).map(Encoding)
     }
 
-    /// Its name.
+    /// Returns PostgreSQL's name of the encoding.
     pub fn name(self) -> &'static str {
         self.0.name
     }
@@ -151,8 +151,8 @@ impl Encoding {
 /// U+FFFD, the character for bytes of a name that cannot be decoded.
 const UNKNOWN: char = char::REPLACEMENT_CHARACTER;
 
-/// Whether a name, or the text of a value from names, is exact. Several names may have the same inexact form,
-/// so statements must not use it.
+/// Whether a name, or the text of a value from names, is exact. Several names may have the same inexact text,
+/// so statements must not use inexact names.
 pub(crate) fn is_exact(name: &str) -> bool {
     !name.contains(UNKNOWN)
 }

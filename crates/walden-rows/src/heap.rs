@@ -2,7 +2,7 @@
 //!
 //! The page after a record also contains the previous tuple: an update or delete only marks it. A record's
 //! full-page image therefore suffices, even if the page before is unknown. If a record contains a whole
-//! tuple, that one is used, as a page of a base backup may be ahead of the record.
+//! tuple, the record's tuple is used, as a page of a base backup may be ahead of the record.
 
 use walden_format::payload::heap::{Tuple, Update, moved_from};
 use walden_format::payload::{self, Payload};
@@ -61,7 +61,7 @@ pub(crate) fn is_heap(record: &Record<'_>) -> bool {
     matches!(record.header.rmid, rmid::HEAP | rmid::HEAP2)
 }
 
-/// Collects a record's changes of tuples, and whether the first page is known after it.
+/// Collects a record's changes of tuples, and whether the page of its first block is known after the record.
 pub(crate) struct Collector<'t> {
     tuples: &'t mut Vec<TupleChange>,
     pub is_page_known: bool,

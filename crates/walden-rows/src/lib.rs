@@ -111,7 +111,9 @@ pub enum RowsError {
     )]
     NotInBase(String),
     /// The name belongs to an object that is no table.
-    #[error("{name} is {kind}: name a table, a partitioned table or a materialized view")]
+    #[error(
+        "cannot read rows of {name}, which is {kind}: expected a table, a partitioned table or a materialized view"
+    )]
     NotATable {
         /// The name.
         name: String,
@@ -119,10 +121,10 @@ pub enum RowsError {
         kind: &'static str,
     },
     /// The name matches more than one table.
-    #[error("more than one table is named {0}: name it as DATABASE.SCHEMA.TABLE")]
+    #[error("more than one table is named {0}: write the table as DATABASE.SCHEMA.TABLE")]
     Ambiguous(String),
     /// More than one database contains tables of users.
-    #[error("tables of users are in several databases: name one of them (--database): {0}")]
+    #[error("tables of users are in several databases: choose one of these (--database): {0}")]
     SeveralDatabases(String),
     /// The database is unknown.
     #[error("cannot find the database {0}: the names (--names) or the base backup (--base) must contain it")]
@@ -137,34 +139,34 @@ pub enum RowsError {
     #[error("the table {0} has no columns, so that a file or a query has none for its rows")]
     WithoutColumns(String),
     /// The catalogs of this version are unknown.
-    #[error("cannot read the catalogs of PostgreSQL {0}: those of 14 to 19 are known")]
+    #[error("cannot read the catalogs of PostgreSQL {0}: expected 14 to 19")]
     Version(Major),
     /// There is no WAL.
     #[error("cannot read rows: expected WAL segments, found none")]
     NoLog,
     /// The base backup belongs to another cluster than the WAL.
     #[error(
-        "the base backup is of the cluster with the system identifier {base}, the WAL is of {log}: give the base backup of the \
+        "the base backup belongs to the cluster with the system identifier {base}, the WAL to {log}: give the base backup of the \
          cluster that wrote the WAL"
     )]
     OtherCluster {
-        /// That of the base backup.
+        /// System identifier of the base backup.
         base: u64,
-        /// That of the WAL.
+        /// System identifier of the WAL.
         log: u64,
     },
     /// The WAL does not contain the position from which the base backup must be replayed.
     #[error(
-        "the WAL does not continue from {}: replay has to start at {from}{}",
+        "the WAL does not contain {from}, at which replay of {} has to start{}",
         base.display(),
         log.map_or_else(String::new, |(start, end)| format!(", and the segments are from {start} to {end}"))
     )]
     NotContinued {
         /// The folder of the base backup.
         base: PathBuf,
-        /// Where replay has to start.
+        /// The LSN at which replay has to start.
         from: Lsn,
-        /// Where the first segment starts and the last one ends.
+        /// The start LSN of the first segment and the end LSN of the last segment.
         log: Option<(Lsn, Lsn)>,
     },
     /// The range ends before the position from which the base backup has to be replayed.
@@ -175,9 +177,9 @@ pub enum RowsError {
     EndsBeforeBase {
         /// The folder of the base backup.
         base: PathBuf,
-        /// Where its replay has to start.
+        /// The LSN at which replay of the base backup has to start.
         from: Lsn,
-        /// Where the range ends.
+        /// The LSN at which the range ends.
         to: Lsn,
     },
     /// The range starts after the WAL that continues the base backup.
@@ -201,7 +203,7 @@ pub enum RowsError {
     /// The base backup cannot be read.
     #[error("cannot read the catalogs of {}", path.display())]
     Base {
-        /// Its folder.
+        /// Folder of the base backup.
         path: PathBuf,
         /// The error of the file system.
         #[source]
@@ -270,9 +272,9 @@ pub struct Gap {
 /// A table that was created within the WAL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CreatedTable {
-    /// Its OID.
+    /// OID of the table.
     pub oid: u32,
-    /// The record that creates it.
+    /// LSN of the record that creates the table.
     pub lsn: Lsn,
 }
 
@@ -349,8 +351,8 @@ impl RowChanges {
             catalog.get(Key::Attribute(*oid, 1)).is_some()
                 || findings.changes.iter().any(|change| change.key == Key::Attribute(*oid, 1))
         };
-        // A base backup contains all columns, and names contain those of all tables or of none. Names with
-        // columns contain inheritance, too.
+        // A base backup contains all columns, and names contain the columns of all tables or of no table.
+        // Names with columns contain inheritance, too.
         let has_all_columns = options.base.is_some()
             || names.has_columns(catalog.database)
             || names.inherits(catalog.database).is_some();
@@ -391,10 +393,11 @@ impl RowChanges {
         Ok(RowChanges { run, options, findings, catalog, pending, tables, start, gaps, notes })
     }
 
-    /// Does the same for the part of the WAL that [`choose()`] selects. The notes mention other parts.
+    /// Surveys, as [`RowChanges::survey`] does, the part of the WAL that [`choose()`] selects. The notes
+    /// mention other parts.
     ///
     /// # Errors
-    /// There is no such part, or an error of [`RowChanges::survey`].
+    /// The range has no WAL to read, or an error of [`RowChanges::survey`].
     pub fn survey_part_of(
         runs: &[Run],
         names: &Names,
@@ -537,8 +540,8 @@ impl RowChanges {
         Ok(Summary { from, reached, damage, counts: reader.counts })
     }
 
-    /// All files that the tables and their TOAST tables have in the range; and those of the TOAST tables
-    /// only.
+    /// Returns all files that the tables and their TOAST tables have in the range, and the subset of the
+    /// TOAST tables.
     fn files(&self) -> (FxHashSet<RelFileLocator>, FxHashSet<RelFileLocator>) {
         let rows = || {
             let changes = self.findings.changes.iter();
@@ -585,7 +588,7 @@ fn store(options: &Options) -> Result<(PageStore, Option<DataDir>), RowsError> {
     Ok((store, base))
 }
 
-/// Results of a survey that the next one needs from the WAL's start.
+/// Results of a survey that the next survey needs from the WAL's start.
 #[derive(Debug, Default)]
 struct Known {
     /// Wanted tables that look unrelated at the WAL's start.
@@ -597,7 +600,7 @@ struct Known {
 }
 
 impl Known {
-    /// Adds a survey's results. Returns whether any of them is new.
+    /// Adds a survey's results. Returns whether any result is new.
     fn extend(&mut self, missed: FxHashSet<u32>, findings: &Findings) -> bool {
         let count = |known: &Known| known.tables.len() + known.catalogs.len() + known.tablespaces.len();
         let before = count(self);
@@ -804,7 +807,7 @@ fn large_objects_left_out(
     ))
 }
 
-/// Whether one of the tables may have children that inherit from it without being partitions.
+/// Returns whether a table in `tables` may have children that inherit from it without being partitions.
 fn has_plain(tables: &FxHashSet<u32>, catalog: &Catalog) -> bool {
     tables.iter().filter_map(|oid| catalog.class(*oid)).any(|class| class.kind == 'r')
 }
@@ -848,8 +851,8 @@ fn gap_at_start(
 
 /// Returns whether a transaction has written records between two positions, or the WAL there is not known.
 ///
-/// A time is the position after the last transaction that ended before it. On a quiet server, a base backup
-/// that was taken earlier than that time may start after that position, and nothing is missing.
+/// A bound by time is the LSN after the last transaction that ended before this time. On a quiet server, a
+/// base backup that was taken before this time may start after this LSN, and then no change is missing.
 fn has_changes_between(run: &Run, from: Lsn, to: Lsn) -> bool {
     struct FirstChange {
         from: Lsn,

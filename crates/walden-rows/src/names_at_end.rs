@@ -49,7 +49,7 @@ struct TableNames {
 struct ColumnAtEnd {
     /// The column as in the catalogs. The type is 0 if unknown.
     column: Column,
-    /// The same as in [`TableColumn`](crate::TableColumn).
+    /// The attributes of composite types in the column's values: the type's OID and the attribute's number.
     attributes: Vec<(u32, i16)>,
 }
 
@@ -199,7 +199,7 @@ fn relabel_bounds(range: &mut Range, labels: &FxHashMap<u32, String>) {
     bounds.into_iter().flatten().for_each(|bound| relabel(bound, labels));
 }
 
-/// The primary keys of tables at the end of the WAL; dropped tables have their last ones.
+/// Returns the primary keys of tables at the end of the WAL; for a dropped table, its last primary key.
 fn keys_at_end(catalog: &Catalog, pending: &Pending, findings: &Findings) -> FxHashMap<u32, Vec<i16>> {
     let is_committed = |xid: u32| matches!(findings.outcome(xid), Outcome::Committed { .. });
     let changes = || findings.changes.iter().filter(move |change| is_committed(change.xid));

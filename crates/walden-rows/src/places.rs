@@ -49,7 +49,7 @@ impl ChunkPlace {
 /// Places that were written together.
 #[derive(Debug)]
 struct Run {
-    /// Its start in the file.
+    /// Offset of the run in the file, in bytes.
     at: u64,
     /// Number of places.
     count: u64,
@@ -64,7 +64,7 @@ struct Run {
 pub(crate) struct SpilledPlaces {
     file: Option<File>,
     end: u64,
-    /// Runs of the base backup, then those of the WAL in its order.
+    /// Runs of the base backup, then the runs of the WAL in WAL order.
     runs: Vec<Run>,
 }
 
@@ -106,7 +106,7 @@ impl SpilledPlaces {
         Ok(Some(run))
     }
 
-    /// Returns the chunks of a value. Later chunks of the same number follow earlier ones.
+    /// Returns the chunks of a value. Among chunks with the same number, later chunks follow earlier chunks.
     ///
     /// # Errors
     /// The temporary file cannot be read.
@@ -122,7 +122,7 @@ impl SpilledPlaces {
 
 impl Run {
     fn find(&self, file: &File, key: ValueKey, found: &mut Vec<ChunkPlace>) -> io::Result<()> {
-        // Places before `low` belong to lesser values, those from `high` on do not.
+        // Places before `low` belong to lesser values, places from `high` on do not.
         let (mut low, mut high) = (0, self.count);
         while high - low > BLOCK_PLACES {
             let middle = low + (high - low) / 2;

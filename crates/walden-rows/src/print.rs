@@ -33,7 +33,7 @@ pub enum Format {
 /// The order in which changes are printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Order {
-    /// That of the WAL, in which transactions alternate.
+    /// The order of the WAL, in which transactions alternate.
     #[default]
     Log,
     /// Transaction by transaction, in the order of their commits; after these the changes that did not
@@ -41,19 +41,19 @@ pub enum Order {
     Commit,
 }
 
-/// Prints entries in the order in which they arrive, or in that of their commits.
+/// Prints entries in the order in which they arrive, or in the order of their commits.
 #[derive(Debug)]
 pub struct Printer<W> {
     out: W,
     format: Format,
     /// For SQL.
     names: NamesAtEnd,
-    /// In SQL, statements that are printed as one block with the next ones.
+    /// In SQL, statements that are printed as one block with the next statements.
     batch: sql::Batch,
     text: String,
     /// A value as JSON, for CSV.
     json: Vec<u8>,
-    /// The last table in CSV: rows of a table come one after the other.
+    /// In CSV, the table of the last row: the printer prepares a table once for consecutive rows.
     relation: Option<Relation>,
     /// The last time of a commit, and its text.
     time: Option<(Timestamp, String)>,
@@ -317,7 +317,7 @@ fn push_doubled(out: &mut String, text: &str) {
     }
 }
 
-/// Adds a row as a JSON object in a field of CSV: what [`Object`] is, quoted. `keys` are those of
+/// Adds a row as a JSON object in a field of CSV: the output of [`Object`], quoted. `keys` are the keys of
 /// [`Relation`].
 fn push_object(out: &mut String, keys: &[String], row: &Row, json: &mut Vec<u8>) -> Result<(), PrintError> {
     let mut begin = "\"{";

@@ -15,7 +15,7 @@ pub enum PrintError {
         #[source]
         error: io::Error,
     },
-    /// The temporary file has other bytes than were written to it.
+    /// The temporary file does not contain the bytes that were written to it.
     #[error("cannot read the temporary file (TMPDIR): expected a statement at byte {0}, found other bytes")]
     Changed(u64),
     /// A value cannot be printed as JSON.

@@ -56,17 +56,17 @@ pub struct Filter {
 /// Numbers of rows and events, and of incompletely known rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Changes that were returned.
+    /// Number of changes that were returned.
     pub changes: u64,
     /// Number of `changes` whose row before is unknown or incomplete.
     pub before_unknown: u64,
     /// Number of `changes` whose row after is unknown or incomplete.
     pub after_unknown: u64,
-    /// Changes omitted because their transaction was rolled back.
+    /// Number of changes omitted because their transaction was rolled back.
     pub aborted: u64,
-    /// Changes and events of transactions whose end is not in the range.
+    /// Number of changes and events of transactions whose end is not in the range.
     pub unfinished: u64,
-    /// Truncations, rewrites and drops.
+    /// Number of truncations, rewrites and drops.
     pub events: u64,
 }
 
@@ -241,7 +241,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         }
     }
 
-    /// Whether a transaction's change is wanted; counts omitted aborted ones.
+    /// Returns whether a transaction's change is wanted; counts omitted changes of aborted transactions.
     fn is_wanted(&mut self, lsn: Lsn, xid: u32, outcome: Outcome, operation: Option<Operation>) -> bool {
         let filter = &self.filter;
         let is_wanted = filter.from.is_none_or(|from| lsn >= from)
@@ -580,8 +580,8 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         self.current.extend(files.into_iter().map(|file| (file, oid)));
     }
 
-    /// Applies a transaction's catalog changes from before the WAL's start. The transaction itself uses them
-    /// before its end; other transactions see them only after it.
+    /// Applies a transaction's catalog changes from before the WAL's start. The transaction itself sees these
+    /// changes before its end; other transactions see them only afterwards.
     fn begin_pending(&mut self, xid: u32) {
         let findings = self.findings;
         let top = findings.top(xid);

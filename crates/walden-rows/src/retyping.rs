@@ -1,9 +1,9 @@
 //! Columns to which `ALTER COLUMN ... TYPE` assigns another type, or other values.
 //!
-//! The WAL does not contain an expression (`USING`). If a column's type does not reveal it, two things
-//! together do. The column's row in `pg_attribute` is rewritten without any other change, and in the same
-//! transaction the table gets a file that was filled row by row. Without an expression, `ALTER TABLE` keeps
-//! the file for such a type, and `VACUUM FULL` and `CLUSTER` do not write the column's row.
+//! The WAL does not contain an expression (`USING`). If a column's type does not reveal an expression, two
+//! changes together do. The column's row in `pg_attribute` is rewritten without any other change, and in the
+//! same transaction the table gets a file that was filled row by row. Without an expression, `ALTER TABLE`
+//! keeps the file if the type keeps values, and `VACUUM FULL` and `CLUSTER` do not write the column's row.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::lsn::Lsn;
@@ -17,20 +17,20 @@ use crate::types::oid;
 /// A column that most likely has other values in all rows of a table, starting with a record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ComputedAnew {
-    /// The record by which the table gets the file with these values.
+    /// LSN of the record by which the table gets the file with the new values.
     pub lsn: Lsn,
     pub xid: u32,
     /// The table's name at the record.
     pub table: String,
     /// The column's number.
     pub number: i16,
-    /// Its name at the record.
+    /// The column's name at the record.
     pub name: String,
     /// Whether its type keeps values, so that nothing else shows the change.
     pub is_type_kept: bool,
 }
 
-/// Finds such columns by table, in WAL order.
+/// Finds columns whose values an expression computed again, by table, in WAL order.
 pub(crate) fn computed_anew(
     tables: &FxHashSet<u32>,
     findings: &Findings,
@@ -261,7 +261,8 @@ mod tests {
         // The change belongs to the first rewrite, not to the next one.
         let twice = vec![using(), table_change(2, [1, 2]), table_change(3, [2, 3])];
         assert_eq!(rewritten(twice), [(2, 1, true)]);
-        // These are converted without an expression; values of another type have another meaning.
+        // Values of these types are converted without an expression; values of another type have another
+        // meaning.
         assert_eq!(
             rewritten(vec![column_change(1, Some(&int), &wide, other), table_change(2, [1, 2])]),
             nothing

@@ -1,7 +1,8 @@
 //! A script of statements that revert the changes, the newest first.
 //!
-//! They arrive in the order of the WAL and are printed in the opposite order, so a temporary file holds them
-//! meanwhile: each is followed by the change that it reverts, the [`Step`] and both lengths.
+//! Statements arrive in the order of the WAL and are printed in the opposite order, so a temporary file holds
+//! them meanwhile: each statement is followed by a description of the change that it reverts, the [`Step`]
+//! and both lengths.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -26,7 +27,8 @@ type Result<T> = std::result::Result<T, PrintError>;
 const DROPPED: &str = "its table was dropped since";
 /// Bytes of a length.
 const LENGTH_BYTES: usize = 8;
-/// Bytes after a statement: its step, its length and that of the description of the change.
+/// Number of bytes after a statement and its description: the step, the length of the statement and the
+/// length of the description.
 const TRAILER_BYTES: usize = STEP_BYTES + 2 * LENGTH_BYTES;
 
 /// Number of tables up to which the order of a transaction's rows is recorded. The pairs of more tables would
@@ -53,7 +55,7 @@ pub struct Script {
     file: BufWriter<File>,
     bytes: u64,
     statements: u64,
-    /// Changes that cannot be reverted.
+    /// Number of changes that cannot be reverted.
     missing: u64,
     truncations: u64,
     /// Starts and ends of periods in which a table was unlogged.
@@ -69,8 +71,8 @@ pub struct Script {
     /// Pairs of tables: a transaction wrote a row of the first table before one of the second table. If the
     /// first row refers to the second one, reverting the second one must not cascade to the first.
     written_before: BTreeSet<(u32, u32)>,
-    /// Tables of transactions that wrote rows of more than [`MAX_ORDERED_TABLES`] tables. Each pair of them
-    /// counts as [`Script::written_before`].
+    /// Tables of transactions that wrote rows of more than [`MAX_ORDERED_TABLES`] tables. Each pair of these
+    /// tables counts as [`Script::written_before`].
     written_together: BTreeSet<u32>,
     /// Whether statements change large objects.
     has_large_objects: bool,

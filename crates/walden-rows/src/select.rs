@@ -10,9 +10,9 @@ use crate::survey::Findings;
 /// Tables in the user's notation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wanted {
-    /// Each of these.
+    /// Each element of the list.
     Several(Vec<Wanted>),
-    /// Each of these, all in the database with this name.
+    /// Each element of the list, all in the database with this name.
     InDatabase(String, Vec<Wanted>),
     /// All tables of users in a database, present and future, and large objects. Excludes materialized views,
     /// whose rows `REFRESH` computes.
@@ -120,7 +120,7 @@ impl Wanted {
             Wanted::Several(members) | Wanted::InDatabase(_, members) => {
                 members.iter().any(|member| member.is(class, schema))
             }
-            // A rewrite fills a table with such a name.
+            // A rewrite fills a transient table with such a name (`pg_temp_OID`).
             Wanted::All(_) => {
                 let is_users = class.oid >= FIRST_USER_OID && !class.name.starts_with("pg_temp_");
                 is_users && class.kind != 'm' || is_large_object_catalog(class.oid)

@@ -1,14 +1,14 @@
 //! Changes as SQL: statements that revert them, and statements that repeat them.
 //!
-//! A statement finds a row by the table's primary key, if there is one. The columns that it changes must have
-//! the values that the WAL has, so that the statement fails if another transaction has changed them since.
-//! Without a key, a statement finds the row by all its columns, and changes one of several equal rows.
-//! Statements are for the table alone (`ONLY`): tables that inherit from it have rows of their own, perhaps
-//! with the same key or at the same TID. The caller passes the table of the change, with the names that it
-//! has where the statement is run ([`NamesAtEnd`](crate::NamesAtEnd)). Columns that it no longer has there
-//! are marked as dropped. Statements need the settings of [`SETTINGS`], under which literals are read as they
-//! were printed. They are run in blocks of PL/pgSQL ([`Batch`]), which check that each statement changes one
-//! row and need no objects in the database.
+//! A statement finds a row by the table's primary key, if there is one. The columns that the statement
+//! changes must have the values that the WAL has, so that the statement fails if another transaction has
+//! changed them since. Without a key, a statement finds the row by all its columns, and changes one of
+//! several equal rows. Statements are for the table alone (`ONLY`): tables that inherit from it have rows of
+//! their own, perhaps with the same key or at the same TID. The caller passes the table of the change, with
+//! the names that the table has where the statement is run ([`NamesAtEnd`](crate::NamesAtEnd)). Columns that
+//! the table no longer has there are marked as dropped. Statements need the settings of [`SETTINGS`], under
+//! which literals are read as they were printed. Statements are run in blocks of PL/pgSQL ([`Batch`]), which
+//! check that each statement changes one row and need no objects in the database.
 
 mod large_objects;
 
@@ -23,7 +23,7 @@ use crate::encoding::is_exact;
 use crate::types::{is_builtin, oid};
 use crate::value::Value;
 
-/// What statements need before them in their transaction: settings under which literals are read as they were
+/// Settings that precede statements in their transaction: settings under which literals are read as they were
 /// printed, and unique constraints that are checked when all rows have their values.
 pub const SETTINGS: &str = "\
 SET LOCAL client_encoding = 'UTF8';
@@ -53,7 +53,8 @@ const NO_NAME: &str = "its name is no text in the database's encoding";
 /// What makes or reverts a change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Statement {
-    /// The statement, with the check that it met one row, for a [`Batch`]; nothing if there is nothing to do.
+    /// The statement for a [`Batch`], with a check that it changed one row; `None` if no statement is
+    /// necessary.
     pub text: Option<String>,
     /// The columns that the statement omits, with the reason, or the reason for a missing statement.
     pub left_out: Option<String>,
@@ -182,8 +183,8 @@ pub fn ending<'a>(alterations: impl Iterator<Item = &'a str>) -> String {
     format!("{checked}{alterations}COMMIT;\n")
 }
 
-/// Returns two blocks: the first one defers the foreign keys between the tables to the end of the
-/// transaction, the second one undoes that. A row may come before the row that it refers to, as a cascade
+/// Returns two blocks: the first block defers the foreign keys between the tables to the end of the
+/// transaction, the second block reverts this. A row may come before the row that it refers to, as a cascade
 /// logs the referenced table first. The blocks find the keys in `pg_constraint`.
 ///
 /// Deferring does not delay the actions of a key, such as `ON DELETE CASCADE`. `acting` contains pairs of a
@@ -365,7 +366,8 @@ fn condition(
     may_be_twice: bool,
 ) -> Result<String, String> {
     let not_found = |why: String| format!("the row cannot be found by {why}");
-    // With one of its columns, the key was dropped: other rows may have the same values in the others.
+    // When a column of the key was dropped, the key was dropped too: several rows may have the same values in
+    // the remaining columns.
     let has_key = !table.columns.iter().any(|column| column.column.is_key && column.column.is_dropped);
     let key = columns(table, row).filter(|(column, _)| has_key && column.column.is_key);
     // A column that became part of the key later may have been null.
@@ -385,7 +387,7 @@ fn condition(
         return Err(not_found("all its columns: others were added since".to_owned()));
     }
     let mut parts = Vec::with_capacity(row.cells.len());
-    // A generated column depends on the others, and may have another expression by now (`SET EXPRESSION`).
+    // A generated column depends on other columns, and may have another expression by now (`SET EXPRESSION`).
     for (column, cell) in columns(table, row).filter(|(column, _)| !column.column.is_generated) {
         parts.push(equality(column, cell).map_err(not_found)?);
     }
@@ -410,7 +412,8 @@ fn equality(column: &TableColumn, cell: &Cell) -> Result<String, String> {
     let literal = column_literal(column, cell)?;
     let type_oid = column.column.type_oid;
     Ok(match cell {
-        // Its text has names, which depend on the settings; the images of the rows have the OIDs.
+        // The text of these values has names, which depend on the settings; binary comparison of the rows
+        // uses the OIDs.
         Cell::Value(Value::Array(_) | Value::Record(_)) if column.prints_names => match &column.type_name {
             Some(type_name) if is_exact(type_name) => {
                 format!("record_image_eq(ROW({name}), ROW({literal}::{type_name}))")
@@ -429,7 +432,8 @@ fn equality(column: &TableColumn, cell: &Cell) -> Result<String, String> {
     })
 }
 
-/// The same for a column of the primary key. Only the operator of its type can use the index.
+/// Returns the condition for a column of the primary key. Only the equality operator of the column's type can
+/// use the index.
 fn key_equality(column: &TableColumn, cell: &Cell) -> Result<String, String> {
     let exact = equality(column, cell)?;
     let Cell::Value(value) = cell else { return Ok(exact) };
@@ -508,7 +512,8 @@ fn has_other_values(column: &TableColumn) -> bool {
     column.is_retyped || column.is_computed_anew || column.has_other_attributes
 }
 
-/// Whether statements can name a column, and values that it had are values of it where they are run.
+/// Returns whether statements can name a column, and the column's old values are valid values of the column
+/// where the statements are run.
 fn is_usable(column: &TableColumn) -> bool {
     column.is_read && !has_other_values(column) && is_exact(&column.column.name)
 }
@@ -544,7 +549,7 @@ fn literal(value: &Value) -> String {
     match value {
         // With a minus sign, it is an expression.
         Value::Int2(0..) | Value::Int4(0..) | Value::Int8(0..) => text,
-        // Its printed form is read since 15 only.
+        // Only 15 and later read the printed text of these bytes.
         Value::Char(byte @ 0x80..) => format!("(({})::\"char\")", byte.cast_signed()),
         _ => format!("'{}'", text.replace('\'', "''")),
     }

@@ -131,8 +131,8 @@ impl Start {
         }
     }
 
-    /// Files that initdb assigns to the catalogs, and those in earlier names. Names from after a rewrite
-    /// contain only the new files.
+    /// Returns the files that initdb assigns to the catalogs, and the files in earlier names. Names from
+    /// after a rewrite contain only the new files.
     pub fn earlier_files(&self, rough: &Catalog) -> Vec<(RelFileLocator, u32)> {
         let Start::Names { files, former, .. } = self else { return Vec::new() };
         let (tablespace, database) = (rough.tablespace, rough.database);
@@ -147,8 +147,8 @@ impl Start {
         let Start::Names { files, at, .. } = self else { return FxHashSet::default() };
         let are_older = at.is_some_and(|at| at < start);
         let was_moved = |catalog: &u32| files.get(catalog).is_some_and(|file| file.relation != *catalog);
-        // For the other catalogs, most WAL after older names contains no record, so the search for them would
-        // never end early.
+        // For all other catalogs, most WAL after older names contains no record, so a search for their
+        // records would never end early.
         let others = catalog::OTHER_CATALOGS.into_iter().filter(was_moved);
         let distinct = catalog::DISTINCT_CATALOGS.into_iter();
         distinct.filter(|catalog| are_older || was_moved(catalog)).chain(others).collect()
@@ -237,7 +237,8 @@ fn databases_with(names: &Names, name: &str, database_name: Option<&str>) -> Vec
     names.relations().filter(fits).map(|relation| relation.database).filter(is_meant).collect()
 }
 
-/// Candidate databases for a table whose name no relation has: those with users' relations, if there are any.
+/// Candidate databases for a table whose name no relation has: the databases with users' relations, if there
+/// are any.
 fn databases_of_names(names: &Names, wanted: Option<&str>) -> Vec<u32> {
     let is_meant = |database: u32| {
         database != 0
@@ -281,7 +282,7 @@ fn settle_base(database: u32, loaded: Loaded, findings: &Findings) -> (Catalog, 
     };
     for Version { row, inserted, deleted } in loaded.versions {
         let ((is_there, coming), (is_gone, going)) = (verdict(inserted), verdict(deleted));
-        // A version that one transaction created and deleted, perhaps in two of its subtransactions, was
+        // A row version that one transaction created and deleted, perhaps in two of its subtransactions, was
         // never valid.
         let top = |xid: Option<u32>| xid.map(|xid| findings.top(xid));
         if coming.is_some() && top(coming) == top(going) || is_gone {
@@ -313,7 +314,7 @@ fn roll_back(catalog: &mut Catalog, at: Option<Lsn>, findings: &Findings) {
     }
 }
 
-/// Selects rows of a base backup: those of all relations, but columns only of relevant ones.
+/// Selects rows of a base backup: the rows of all relations, but the columns only of relevant relations.
 struct Selection<'w> {
     wanted: &'w Wanted,
     /// Other relations whose columns are kept.
@@ -340,7 +341,8 @@ impl<'w> Selection<'w> {
         }
     }
 
-    /// The relations whose columns are relevant: the wanted ones, their partitions, composite types.
+    /// Returns the relations whose columns are relevant: the wanted relations, their partitions, composite
+    /// types.
     fn choose(&mut self, versions: &[Version]) -> FxHashSet<u32> {
         let mut catalog = Catalog::default();
         for version in versions {

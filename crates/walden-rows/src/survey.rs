@@ -50,7 +50,7 @@ pub(crate) struct Findings {
     ends: FxHashMap<u32, Outcome>,
     parents: FxHashMap<u32, u32>,
     pub changes: Vec<CatalogChange>,
-    /// Number of unreadable changes of catalog rows, and the LSN of the first one.
+    /// Number of unreadable changes of catalog rows, and the LSN of the first unreadable change.
     pub unread: Option<(u64, Lsn)>,
     /// A catalog that seems to be in a file that the names do not contain, and the first record that shows
     /// it.
@@ -198,9 +198,9 @@ pub(crate) struct Survey<'c> {
     pub created: FxHashMap<u32, FxHashSet<RelFileLocator>>,
     /// Catalogs that transactions in progress have rewritten.
     pub rewritten: FxHashMap<u32, FxHashSet<u32>>,
-    /// The database's default tablespaces, before and after it is moved.
+    /// The database's default tablespaces, before and after the database is moved.
     pub tablespaces: FxHashSet<u32>,
-    /// Catalogs that may be in other files than the known ones, as the WAL has had no record of those so far.
+    /// Catalogs that may be in unknown files, because the WAL has had no record of their known files so far.
     pub unmet: FxHashSet<u32>,
     /// Files of relations that are known at the WAL's start.
     pub named_files: FxHashSet<RelFileLocator>,
@@ -392,8 +392,8 @@ impl Survey<'_> {
         self.findings.made_without_lock.append(&mut self.made_meanwhile);
     }
 
-    /// Records a table's new file. Under `wal_level` minimal, its transaction need not log the rows that it
-    /// inserts into it.
+    /// Records a table's new file. Under `wal_level` minimal, the transaction that creates the file need not
+    /// log the rows that it inserts.
     fn note_made_file(&mut self, (lsn, xid): (Lsn, u32), old: Option<&Row>, class: &Class) {
         let file_before = match old {
             Some(Row::Class(old)) => old.file,
@@ -494,7 +494,8 @@ impl Survey<'_> {
     }
 
     /// Finds a rewritten catalog's previous file. The commit of the rewriting transaction drops this file
-    /// along with those of the catalog's indexes. The one with changes of heap tuples is the catalog's.
+    /// together with the files of the catalog's indexes. The file with changes of heap tuples belongs to the
+    /// catalog.
     fn note_old_file(&mut self, record: &Record<'_>, top: u32, end: &TransactionEnd<'_>, is_commit: bool) {
         if !self.looks_for_old_files {
             return;
@@ -527,7 +528,7 @@ impl Survey<'_> {
         }
     }
 
-    /// Ends transactions that were in progress and have no end record. Prepared ones continue.
+    /// Ends transactions that were in progress and have no end record. Prepared transactions continue.
     fn end_lost(&mut self, lsn: Lsn) {
         let findings = &mut self.findings;
         let is_prepared = |xid: u32| {
@@ -578,7 +579,8 @@ impl Survey<'_> {
         }
     }
 
-    /// A catalog with a record in one of its known files is in that file: the WAL contains any rewrite of it.
+    /// A catalog with a record in a known file is stored in this file: the WAL contains any rewrite of the
+    /// catalog.
     fn note_met(&mut self, record: &Record<'_>) {
         if self.unmet.is_empty() {
             return;
@@ -602,7 +604,8 @@ impl Survey<'_> {
                     if !is_likely_row(catalog, layouts, encoding, bytes) {
                         continue;
                     }
-                    // Rows of `pg_inherits` consist of numbers only, and may be those of a user's table.
+                    // Rows of `pg_inherits` consist of numbers only, so rows of a user's table may look the
+                    // same.
                     let is_known = match read(catalog, layouts, encoding, bytes) {
                         Some(Row::Inherits { parent, .. }) => self.relations.contains(&parent),
                         _ => true,
@@ -615,8 +618,8 @@ impl Survey<'_> {
         }
     }
 
-    /// At the WAL's end: the first catalog that had no record in a known file, but seems to be in another
-    /// one.
+    /// At the WAL's end, returns the first catalog that had no record in a known file, but seems to be in an
+    /// unknown file.
     pub fn misplaced(&self) -> Option<(u32, Lsn)> {
         let suspects = self.suspects.iter().filter(|(catalog, _)| self.unmet.contains(catalog));
         suspects.map(|(catalog, lsn)| (*catalog, *lsn)).min_by_key(|(catalog, lsn)| (*lsn, *catalog))
@@ -729,7 +732,7 @@ mod tests {
         let interesting = FxHashSet::from_iter([12, 14]);
         let aborted = Outcome::Aborted { lsn: Lsn(100) };
         findings.note_end(&interesting, 11, [12], aborted);
-        // The toplevel transaction of 11 is that of 12, although 11 is forgotten.
+        // The toplevel transaction of 12 is the toplevel transaction of 11, although 11 is forgotten.
         assert_eq!((findings.top(12), findings.outcome(12)), (10, aborted));
         let committed = Outcome::Committed { time: Timestamp(0), lsn: Lsn(200) };
         findings.note_end(&interesting, 10, [13, 14], committed);

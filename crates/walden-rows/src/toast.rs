@@ -138,7 +138,7 @@ impl Chunks {
         if self.places >= self.kept_places.saturating_add(MAX_PLACES) { self.spill() } else { Ok(()) }
     }
 
-    /// Moves places to the temporary file, except those of values with held chunks: if a value's first chunk
+    /// Moves places to the temporary file, except places of values with held chunks: if a value's first chunk
     /// is in memory, only memory is searched.
     fn spill(&mut self) -> io::Result<()> {
         let mut moved = Vec::with_capacity(self.places);
@@ -157,7 +157,8 @@ impl Chunks {
         self.spilled.push(moved)
     }
 
-    /// Returns the stored bytes of a value, which may be compressed; `None` if any of them are unknown.
+    /// Returns the stored bytes of a value, which may be compressed; `None` if a part of the bytes is
+    /// unknown.
     ///
     /// # Errors
     /// The base backup or the temporary file cannot be read.

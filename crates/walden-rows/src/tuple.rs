@@ -23,14 +23,14 @@ impl<'a> Tuple<'a> {
         Some(Tuple { bytes, header: HeapTupleHeader::parse(bytes)? })
     }
 
-    /// Number of attributes in the tuple, without those of columns added later.
+    /// Returns the number of attributes in the tuple, which excludes columns that were added later.
     pub fn natts(&self) -> usize {
         self.header.natts().into()
     }
 
     /// Returns each column's bytes, `None` for null, from the first column up to the tuple's last attribute.
     ///
-    /// `columns` are all columns of the table in order, including dropped ones.
+    /// `columns` are all columns of the table in order, including dropped columns.
     pub fn attributes<'c>(
         &self,
         columns: &'c [Column],

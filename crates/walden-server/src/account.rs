@@ -10,11 +10,11 @@ use anyhow::{Context, Result, anyhow};
 /// The user to run PostgreSQL's programs as if this process is root.
 #[derive(Debug, Clone)]
 pub struct Account {
-    /// Its name.
+    /// Name of the user.
     pub name: &'static str,
-    /// Its user ID.
+    /// User ID of the user.
     pub uid: u32,
-    /// Its group ID.
+    /// Group ID of the user.
     pub gid: u32,
 }
 
@@ -22,7 +22,7 @@ pub struct Account {
 /// as it is.
 ///
 /// # Errors
-/// This process is root, and there is no such user.
+/// This process is root, and the server's user does not exist.
 pub fn server_account() -> Result<Option<&'static Account>> {
     static ACCOUNT: OnceLock<Result<Option<Account>, String>> = OnceLock::new();
     ACCOUNT
@@ -47,7 +47,7 @@ pub fn is_root() -> bool {
 /// Creates a command that runs as the server's user, in `directory`, without the caller's PG* variables.
 ///
 /// # Errors
-/// As [`server_account`].
+/// The errors of [`server_account`].
 pub fn command(program: &Path, directory: &Path) -> Result<Command> {
     let mut command = Command::new(program);
     clean_environment(&mut command);
@@ -75,11 +75,11 @@ pub fn clean_environment(command: &mut Command) {
     command.env("LC_ALL", "C").env("TZ", "UTC");
 }
 
-/// Changes a path's owner to the server's user, or that of a symbolic link itself. Does nothing if this
-/// process is not root.
+/// Changes a path's owner to the server's user; for a symbolic link, the owner of the link itself. Does
+/// nothing if this process is not root.
 ///
 /// # Errors
-/// The file system's.
+/// Errors of the file system.
 pub fn chown(path: &Path) -> Result<()> {
     if let Some(account) = server_account()? {
         std::os::unix::fs::lchown(path, Some(account.uid), Some(account.gid))
@@ -92,7 +92,7 @@ pub fn chown(path: &Path) -> Result<()> {
 /// root.
 ///
 /// # Errors
-/// The file system's.
+/// Errors of the file system.
 pub fn chown_all(folder: &Path) -> Result<()> {
     if !is_root() {
         return Ok(());

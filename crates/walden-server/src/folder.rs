@@ -1,4 +1,4 @@
-//! Folders of servers: temporary ones, copies, and the last lines of log files.
+//! Folders of servers: temporary folders, copies, and the last lines of log files.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::account;
 
-/// The port number in a socket's name. It is the same for all servers, because each has its own socket
+/// The port number in a socket's name. All servers use the same port number, because each has its own socket
 /// folder.
 pub const PORT: u16 = 5432;
 
@@ -33,13 +33,16 @@ pub fn temporary_folder() -> Result<PathBuf> {
             Err(error) => problems.push(format!("{}: {error:#}", parent.display())),
         }
     }
-    bail!("cannot create a folder for a temporary cluster (name one by TMPDIR): {}", problems.join("; "))
+    bail!(
+        "cannot create a folder for a temporary cluster (set TMPDIR to a folder in which this is possible): {}",
+        problems.join("; ")
+    )
 }
 
-/// Creates such a folder in another folder.
+/// Creates a temporary folder for a server in `parent`.
 ///
 /// # Errors
-/// Its path is too long, or the server's user cannot enter it.
+/// The folder's path is too long, or the server's user cannot enter the folder.
 pub fn temporary_folder_in(parent: &Path) -> Result<PathBuf> {
     let folder = tempfile::Builder::new().prefix("walden-").tempdir_in(parent)?;
     let socket = folder.path().join("s").join(format!(".s.PGSQL.{PORT}"));
@@ -60,7 +63,7 @@ pub fn temporary_folder_in(parent: &Path) -> Result<PathBuf> {
 /// Copies a folder recursively, with the entries for which `wanted` is true. Follows symbolic links.
 ///
 /// # Errors
-/// The file system's.
+/// Errors of the file system.
 pub fn copy_folder(from: &Path, to: &Path, wanted: &dyn Fn(&Path) -> bool) -> Result<()> {
     let copying = || format!("cannot copy {} to {}", from.display(), to.display());
     fs::create_dir_all(to).with_context(copying)?;

@@ -52,7 +52,7 @@ impl Guard {
     /// Starts a program in a separate process group, so that Ctrl-C in a terminal reaches only this process.
     ///
     /// # Errors
-    /// The program cannot be started, or another one is running.
+    /// The program cannot be started, or another program of this guard is running.
     pub fn spawn(&self, command: &mut Command) -> Result<()> {
         let mut child = lock(&self.child);
         if signals::interrupted() {
@@ -60,7 +60,7 @@ impl Guard {
             signals::wait_for_exit();
         }
         if child.is_some() {
-            bail!("cannot start a program in {}: another one still runs", self.dir.display());
+            bail!("cannot start a program in {}: another program still runs there", self.dir.display());
         }
         lock(&self.watchdog).send("starting");
         let started = command.process_group(0).spawn();
@@ -93,7 +93,7 @@ impl Guard {
     /// Waits until the program has ended. Returns `None` after `timeout`.
     ///
     /// # Errors
-    /// As [`Guard::poll`].
+    /// The errors of [`Guard::poll`].
     pub fn wait(&self, timeout: Duration) -> Result<Option<ExitStatus>> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -110,7 +110,7 @@ impl Guard {
     /// Runs a program until it ends.
     ///
     /// # Errors
-    /// As [`Guard::spawn`].
+    /// The errors of [`Guard::spawn`].
     pub fn run(&self, command: &mut Command) -> Result<ResUse> {
         self.spawn(command)?;
         let pid = lock(&self.child).as_ref().map(Pid::from_child);
@@ -167,7 +167,8 @@ fn remove_folder(folder: &Path) {
     }
 }
 
-/// An action that restores an earlier state. It runs once: when dropped, or when a signal ends this process.
+/// An action that restores an earlier state. The action runs once: when this value is dropped, or when a
+/// signal ends this process.
 pub struct Undo(Arc<UndoOnce>);
 
 type UndoOnce = Mutex<Option<Box<dyn FnOnce() + Send>>>;

@@ -54,7 +54,7 @@ pub fn find_in_path(name: &str) -> Option<PathBuf> {
 }
 
 /// Finds the program of a daemon, such as `sshd`, in `PATH`, `/usr/sbin` or `/usr/local/sbin`. The `PATH` of
-/// users often lacks the latter two.
+/// users often lacks these two folders.
 pub fn find_server_in_path(name: &str) -> Option<PathBuf> {
     find(name, folders_in("PATH").into_iter().chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from)))
 }
@@ -106,7 +106,7 @@ pub fn installed_bin_dirs() -> Vec<PathBuf> {
 /// Reads a program's version with `--version`, run as the server's user, who must be able to run it.
 ///
 /// # Errors
-/// It cannot be run, or prints something else.
+/// The program cannot be run, or does not print a version.
 pub fn program_version(program: &Path) -> Result<Version> {
     let mut command = account::command(program, Path::new("/"))?;
     let output = command.arg("--version").stderr(Stdio::piped()).output().with_context(|| {

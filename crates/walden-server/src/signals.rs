@@ -48,7 +48,7 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// action. An action that is registered already is not added again.
 ///
 /// # Errors
-/// The operating system's, if the handler cannot be installed. No action is added in that case.
+/// Errors of the operating system, if the handler cannot be installed. No action is added in that case.
 pub fn before_exit(stage: Stage, action: fn()) -> io::Result<()> {
     let mut handler = handler();
     handler.catch(&[SIGINT, SIGTERM, SIGHUP])?;
@@ -63,7 +63,7 @@ pub fn before_exit(stage: Stage, action: fn()) -> io::Result<()> {
 /// signal ends the process in any case.
 ///
 /// # Errors
-/// The operating system's, if the handler cannot be installed.
+/// Errors of the operating system, if the handler cannot be installed.
 pub fn stop_on(signals: &[c_int]) -> io::Result<Arc<AtomicBool>> {
     let mut handler = handler();
     handler.catch(signals)?;
@@ -72,10 +72,10 @@ pub fn stop_on(signals: &[c_int]) -> io::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Returns a flag that each such signal sets. The signal has no other effect.
+/// Returns a flag that each signal of this number sets. The signal has no other effect.
 ///
 /// # Errors
-/// The operating system's, if the signal cannot be caught.
+/// Errors of the operating system, if the signal cannot be caught.
 pub fn flag_on(signal: c_int) -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal, flag.clone())?;

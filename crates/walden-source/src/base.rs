@@ -31,19 +31,19 @@ pub enum BaseError {
     },
     /// The WAL does not contain the position from which the base must be replayed.
     #[error(
-        "the WAL does not continue from {}: replay has to start at {from}{}",
+        "the WAL does not contain {from}, at which replay of {} has to start{}",
         path.display(),
         log.map_or_else(String::new, |(start, end)| format!(", and the segments are from {start} to {end}"))
     )]
     NotContinued {
         /// The folder.
         path: PathBuf,
-        /// Where replay has to start.
+        /// The LSN at which replay has to start.
         from: Lsn,
-        /// Where the first segment of the cluster starts and the last one ends.
+        /// The start LSN of the cluster's first segment and the end LSN of its last segment.
         log: Option<(Lsn, Lsn)>,
     },
-    /// The data directory to compare with is not that of a cleanly stopped server.
+    /// The data directory to compare with belongs to a server that was not stopped cleanly.
     #[error(
         "{}: expected the data directory of a cleanly stopped server, found one that was {state}",
         path.display()
@@ -64,7 +64,7 @@ pub enum BaseError {
         path: PathBuf,
         /// The redo pointer of the checkpoint.
         redo: Lsn,
-        /// Its timeline.
+        /// Timeline of the checkpoint.
         timeline: Timeline,
     },
     /// The WAL ends before the last checkpoint of a stopped server.
@@ -77,12 +77,12 @@ pub enum BaseError {
         path: PathBuf,
         /// The position of the checkpoint.
         checkpoint: Lsn,
-        /// Where the WAL ends.
+        /// The LSN at which the WAL ends.
         reached: Lsn,
     },
     /// The data directory is of another cluster than the WAL.
     #[error(
-        "{}: expected the cluster that the WAL is of, {}, found {found}",
+        "{}: the data directory belongs to another cluster than the WAL: expected system identifier {}, found {found}",
         path.display(),
         expected.map_or_else(|| "none".to_owned(), |id| id.to_string())
     )]
@@ -91,7 +91,7 @@ pub enum BaseError {
         path: PathBuf,
         /// The system identifier of the WAL; `None` without WAL.
         expected: Option<u64>,
-        /// That of the folder.
+        /// The system identifier of the folder.
         found: u64,
     },
     /// Pages could not be kept or read.
@@ -114,7 +114,7 @@ walden_format::diagnostics! { BaseError {
     Self::Page(_) => none,
 } }
 
-/// A base, and where the WAL continues from it.
+/// A base backup or data directory, and the LSN from which WAL is replayed on it.
 #[derive(Debug)]
 pub(crate) struct Base {
     pub(crate) path: PathBuf,

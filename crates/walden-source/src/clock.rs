@@ -11,15 +11,15 @@ const MIN_STEP_BACK: i64 = 2_000_000;
 
 /// A position at which the times of transactions go back.
 ///
-/// Transactions with times between `to` and `from` are before and after it. A range that starts or ends at
-/// such a time does not have all of them.
+/// Transactions with times between `to` and `from` are both before and after this position. A range that
+/// starts or ends at one of these times does not contain all of its transactions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepBack {
     /// The first commit or abort record after the step.
     pub lsn: Lsn,
     /// The latest time before the step, in microseconds since 1970-01-01 UTC.
     pub from: i64,
-    /// The first time after it.
+    /// The first time after the step, in microseconds since 1970-01-01 UTC.
     pub to: i64,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for StepBack {
     }
 }
 
-/// The times of transactions in WAL order: the first and the last ones by the clock, and the steps back.
+/// The times at which transactions ended, in WAL order: the earliest and the latest time, and the steps back.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Clock {
     /// Position and time of the first transaction end.
@@ -109,8 +109,8 @@ impl Clock {
     }
 }
 
-/// Returns whether a time is so much earlier than one before it that the server's clock was set back. Both
-/// are in microseconds since 1970-01-01 UTC.
+/// Returns whether the server's clock was set back between the times `from` and `to`, which is later in the
+/// WAL: whether `to` is much earlier. Both are in microseconds since 1970-01-01 UTC.
 pub fn goes_back(from: i64, to: i64) -> bool {
     to < from.saturating_sub(MIN_STEP_BACK)
 }

@@ -1,7 +1,7 @@
-//! Files of `walden compress` as sources of segments: one in segment form (`.wlz`), many in a pack (`.wpk`).
+//! Files of `walden compress` as sources of segments: a `.wlz` file has one segment, a pack (`.wpk`) many.
 //!
-//! A member of a pack is decoded from the last keyframe before it. [`Members`] keeps a pack open and keeps
-//! the last decoded members, so that reading members in order decodes each of them once.
+//! Decoding a member of a pack starts at the last keyframe before this member. [`Members`] keeps a pack open
+//! and keeps the last decoded members, so that reading members in order decodes each member once.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -25,11 +25,11 @@ pub(crate) struct Member {
     pub number: u64,
     /// Name of the original file, without its folder.
     pub name: String,
-    /// Position in the WAL, if it is coded as records.
+    /// Position in the WAL, if the member is coded as records.
     pub place: Option<Place>,
-    /// Bytes that it takes in the file.
+    /// Size of the compressed member in bytes.
     pub stored: u64,
-    /// Whether it can be decoded without the member before it.
+    /// Whether the member can be decoded without the previous member.
     pub is_keyframe: bool,
 }
 
@@ -98,7 +98,7 @@ impl Members {
         Ok(content)
     }
 
-    /// Returns the content of a member, if it is among the most recently decoded ones.
+    /// Returns the content of a member, if it is among the most recently decoded members.
     pub fn find(&self, path: &Path, number: u64) -> Option<Arc<Vec<u8>>> {
         let is_wanted = |one: &&(PathBuf, u64, Arc<Vec<u8>>)| one.1 == number && one.0 == path;
         self.decoded.iter().find(is_wanted).map(|(_, _, content)| Arc::clone(content))
@@ -135,7 +135,7 @@ fn limits(file_bytes: u64) -> ReadLimits {
 /// A compressed file that is open.
 struct Pack {
     reader: Reader<BufReader<File>>,
-    /// The entries of the members; empty in segment form.
+    /// The entries of the members; empty for a `.wlz` file.
     entries: Vec<Entry>,
 }
 
@@ -149,7 +149,7 @@ impl Pack {
         Ok(Pack { reader, entries })
     }
 
-    /// Decodes a member. Unless the reader is just before it, decodes it from the last keyframe on.
+    /// Decodes a member. Starts at the last keyframe, unless the reader is directly before the member.
     fn decode(&mut self, number: u64) -> Result<Vec<u8>, Error> {
         let Some(entry) = self.entries.iter().find(|entry| entry.head.number == number) else {
             return self.decode_segment_form();
@@ -173,7 +173,7 @@ fn buffer_for(head: &Head) -> Vec<u8> {
     segment_buffer(head.place.map_or(0, |place| place.size.bytes()))
 }
 
-/// Returns the start of a member's content, up to `bytes` of it.
+/// Returns the first `bytes` bytes of a member's content, or all of a shorter content.
 pub(crate) fn start(path: &Path, number: u64, bytes: usize) -> io::Result<Vec<u8>> {
     let mut pack = Pack::open(path).map_err(|error| named(path, error))?;
     let is_keyframe = |entry: &&Entry| entry.head.number == number && entry.head.keyframe;

@@ -47,8 +47,8 @@ pub struct DataDir {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataDirError {
-    /// It is not a data directory.
-    #[error("{}: not a data directory: {missing} is not there", path.display())]
+    /// The folder is not a data directory.
+    #[error("{}: not a data directory: {missing} is missing", path.display())]
     NotOne {
         /// The folder.
         path: PathBuf,
@@ -64,23 +64,23 @@ pub enum DataDirError {
         #[source]
         error: io::Error,
     },
-    /// Its `pg_control` cannot be used.
+    /// The `pg_control` of the folder cannot be used.
     #[error("{}: {error}", path.display())]
     Control {
         /// The file.
         path: PathBuf,
-        /// The problem with it.
+        /// The problem with `pg_control`.
         error: ControlError,
     },
-    /// Its `backup_label` cannot be used.
+    /// The `backup_label` of the folder cannot be used.
     #[error("{}: {what}", path.display())]
     Label {
         /// The file.
         path: PathBuf,
-        /// The problem with it.
+        /// The problem with `backup_label`.
         what: &'static str,
     },
-    /// A server may be writing to it.
+    /// A server may be writing to the data directory.
     #[error(
         "{}: neither a backup (it has no backup_label) nor the data directory of a server that was stopped (it is {state}): its \
          pages may be half written",
@@ -96,7 +96,7 @@ pub enum DataDirError {
 
 impl DataDirError {
     /// The problem with the label of an incremental backup.
-    pub const INCREMENTAL: &str = "expected a full backup, found an incremental one";
+    pub const INCREMENTAL: &str = "expected a full backup, found an incremental backup";
 }
 
 walden_format::diagnostics! { DataDirError {
@@ -129,7 +129,7 @@ impl DataDir {
     /// Reads the control file and the backup label of a folder.
     ///
     /// # Errors
-    /// It is not a data directory, is of an unknown version, or has pages of another size than 8 kB.
+    /// The folder is not a data directory, is of an unknown version, or has pages of a size other than 8 kB.
     pub fn open(path: &Path) -> Result<DataDir, DataDirError> {
         let read = |name: &'static str| {
             let file = path.join(name);
@@ -161,7 +161,7 @@ impl DataDir {
     /// Opens a base backup, or the data directory of a stopped server.
     ///
     /// # Errors
-    /// As [`DataDir::open`], and [`DataDirError::Running`] if its pages may be half written.
+    /// The errors of [`DataDir::open`], and [`DataDirError::Running`] if its pages may be half written.
     pub fn open_at_rest(path: &Path) -> Result<DataDir, DataDirError> {
         let data = DataDir::open(path)?;
         let state = data.control.state;
@@ -305,8 +305,8 @@ impl DataDir {
     }
 }
 
-/// A page with a wrong checksum counts as missing: a base backup may have copied it half written, and then
-/// the WAL has a full-page image of it before any record that needs it.
+/// A page with a wrong checksum counts as missing: a base backup may have copied a half-written page, and
+/// then the WAL has a full-page image of this page before any record that needs it.
 impl BasePages for DataDir {
     fn read(&mut self, key: BlockKey, page: &mut Page) -> io::Result<bool> {
         if !self.read_page(key.relation, key.fork, key.block, &mut page.0)? {
@@ -362,7 +362,7 @@ pub struct ControlFile {
     pub timeline: u32,
     /// When the checkpoint started, in seconds since 1970-01-01 UTC.
     pub checkpoint_time: i64,
-    /// Most pages of a file of a relation; further pages are in the next file.
+    /// Maximum number of pages in a file of a relation; further pages are in the next file.
     pub blocks_per_segment: u32,
     /// `xlog_seg_size`: bytes of a WAL segment.
     pub wal_segment_bytes: u32,
@@ -370,7 +370,7 @@ pub struct ControlFile {
     pub data_checksum_version: u32,
     /// The server's setting of `wal_log_hints`.
     pub wal_log_hints: bool,
-    /// `minRecoveryPoint`: a standby's files are consistent from this position on; 0 if the server was none.
+    /// `minRecoveryPoint`: a standby's files are consistent from this LSN on; 0 if the server was no standby.
     pub min_recovery_point: Lsn,
     /// The server's `track_commit_timestamp`.
     pub track_commit_timestamp: bool,
@@ -392,9 +392,9 @@ pub struct SharedSizes {
 /// The state of a server when it last wrote `pg_control` (`DBState`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DatabaseState {
-    /// It was stopped, and the files are up to date.
+    /// The server was stopped, and the files are up to date.
     ShutDown,
-    /// It was stopped as a standby.
+    /// The server was stopped as a standby.
     ShutDownInRecovery,
     /// Any other state, by its number.
     Other(u32),
@@ -436,7 +436,7 @@ impl fmt::Display for DatabaseState {
 pub enum ControlError {
     #[error("the file is too short: {0} bytes")]
     Short(usize),
-    #[error("its format {0} is not known here (PostgreSQL 13 to 19 are)")]
+    #[error("unknown pg_control format {0}: expected the format of PostgreSQL 13 to 19")]
     Version(u32),
     #[error("the server runs on a big-endian machine, which Walden does not read")]
     BigEndian,
@@ -444,9 +444,9 @@ pub enum ControlError {
         "the server runs on a 32-bit machine that aligns to {0} bytes (maxAlign), which Walden does not read"
     )]
     Alignment(u32),
-    #[error("its checksum is wrong: stored {stored:08x}, computed {computed:08x}")]
+    #[error("the file's checksum is wrong: stored {stored:08x}, computed {computed:08x}")]
     Checksum { stored: u32, computed: u32 },
-    #[error("data pages have {0} bytes; only pages of 8192 bytes are read")]
+    #[error("the server's data pages have {0} bytes; Walden reads only pages of 8192 bytes")]
     PageSize(u32),
     #[error("cannot use a file length of {0} pages: expected a power of two")]
     SegmentSize(u32),
@@ -464,7 +464,7 @@ struct ControlLayout {
     blocks_per_segment: usize,
     wal_segment_bytes: usize,
     data_checksum_version: usize,
-    /// The CRC-32C of all bytes before it.
+    /// Offset of the CRC-32C, which covers all bytes before it.
     crc: usize,
 }
 
@@ -523,8 +523,8 @@ fn unknown_format(version: u32) -> ControlError {
     }
 }
 
-/// Returns the server's alignment, `maxAlign`, in any layout. It is just before `floatFormat`, which is
-/// always `FLOATFORMAT_VALUE` (`pg_control.h`).
+/// Returns the server's alignment, `maxAlign`, in any layout. `maxAlign` directly precedes `floatFormat`,
+/// which is always `FLOATFORMAT_VALUE` (`pg_control.h`).
 fn max_align(bytes: &[u8]) -> Option<u32> {
     const FLOATFORMAT_VALUE: f64 = 1_234_567.0;
     let fields = bytes.windows(12).step_by(4);
@@ -536,7 +536,7 @@ impl ControlFile {
     /// The path of the file in a data directory.
     pub const PATH: &str = "global/pg_control";
 
-    /// Reads that of a data directory. Returns `None` if it cannot be read.
+    /// Reads the `pg_control` of a data directory. Returns `None` if the file cannot be read.
     pub fn read_data_directory(data: &Path) -> Option<ControlFile> {
         /// Many times its size in every version.
         const MAX_BYTES: u64 = 1 << 20;
@@ -546,7 +546,7 @@ impl ControlFile {
     /// Parses a `pg_control`.
     ///
     /// # Errors
-    /// Its format is unknown, its checksum is wrong, or its pages have another size.
+    /// The format is unknown, the checksum is wrong, or the server's data pages do not have 8192 bytes.
     pub fn parse(bytes: &[u8]) -> Result<ControlFile, ControlError> {
         let short = || ControlError::Short(bytes.len());
         let u32_at = |at: usize| {
@@ -763,10 +763,10 @@ mod tests {
     fn a_folder_that_is_no_data_directory_is_named_as_such() {
         let folder = tempfile::tempdir().unwrap();
         let error = DataDir::open(folder.path()).unwrap_err().to_string();
-        assert!(error.ends_with("not a data directory: PG_VERSION is not there"), "{error}");
+        assert!(error.ends_with("not a data directory: PG_VERSION is missing"), "{error}");
         fs::write(folder.path().join("PG_VERSION"), "18\n").unwrap();
         let error = DataDir::open(folder.path()).unwrap_err().to_string();
-        assert!(error.ends_with("not a data directory: global/pg_control is not there"), "{error}");
+        assert!(error.ends_with("not a data directory: global/pg_control is missing"), "{error}");
         let error = DataDir::open(&folder.path().join("PG_VERSION")).unwrap_err().to_string();
         assert!(error.contains("not a data directory"), "{error}");
     }

@@ -1,7 +1,8 @@
 //! Limits how many segments are decoded at the same time.
 //!
 //! Most compressed segments are read in windows. Segments of `walden compress` and of archives are decoded as
-//! a whole, and a thread holds two of them: the current one, and the next one for the end of its last record.
+//! a whole. A thread holds two decoded segments: the current segment, and the next segment for the end of the
+//! current segment's last record.
 
 use crate::compression::Compression;
 use crate::inventory::Run;

@@ -1,4 +1,4 @@
-//! Formats errors with their causes, and names remedies for those of the file system.
+//! Formats errors with their causes, and names remedies for errors of the file system.
 
 use std::error::Error;
 use std::io;

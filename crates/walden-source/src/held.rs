@@ -1,10 +1,11 @@
 //! Holds segments open, so that a running server cannot remove them while they are read.
 //!
 //! At the end of each checkpoint, a server renames or removes the segments that it no longer needs. An open
-//! file stays readable: a removed one until it is closed, a renamed one until the server writes the segment
-//! of its new name, which comes after all other files that the server has prepared. The server writes that
-//! segment from its start, so the first page shows whether it has overwritten a part of the old one. The rest
-//! is then read from elsewhere: a server removes and renames only segments that it has archived.
+//! file stays readable: a removed file until this process closes it, a renamed file until the server writes
+//! the segment of its new name, after all other files that the server has prepared. The server writes that
+//! segment from its start, so the first page shows whether the server has overwritten a part of the old
+//! segment. The rest of the old segment is then read from elsewhere: a server removes and renames only
+//! segments that it has archived.
 
 use std::fmt;
 use std::fs::File;
@@ -28,15 +29,15 @@ const OTHERS: u64 = 64;
 
 /// A place that may have a segment whose file a running server recycles while it is read.
 pub trait FindSegment: fmt::Debug + Send + Sync {
-    /// Returns the decoded content of a complete segment of a cluster, or `None` if the place does not have
-    /// it. Searches anew in each call.
+    /// Returns the decoded content of a complete segment of a cluster, or `None` if this place does not have
+    /// the segment. Searches again in each call.
     ///
     /// # Errors
-    /// Those of the place.
+    /// This place cannot be read.
     fn find(&self, segment: &SegmentFile) -> io::Result<Option<Vec<u8>>>;
 }
 
-/// Returns whether a content is that of a complete segment.
+/// Returns whether `content` is the complete content of `segment`.
 pub(crate) fn is_content_of(content: &[u8], segment: &SegmentFile) -> bool {
     let is_of_cluster =
         |info: StreamInfo| info.system_id == segment.system_id && info.segment_size == segment.segment_size;
@@ -50,7 +51,7 @@ pub(crate) fn is_content_of(content: &[u8], segment: &SegmentFile) -> bool {
 struct Elsewhere(Arc<[Arc<dyn FindSegment>]>);
 
 impl Elsewhere {
-    /// Returns the complete content of a segment. An error of a place matters only if no other one has the
+    /// Returns the complete content of a segment. An error of a place matters only if no other place has the
     /// segment.
     fn find(&self, segment: &SegmentFile) -> io::Result<Option<Vec<u8>>> {
         let mut failed = None;
@@ -68,8 +69,8 @@ impl Elsewhere {
 /// Opens the plain segments of runs in WAL order, because the server removes the oldest first; at most as
 /// many as may be open. The others are opened when they are read.
 ///
-/// The server processes its folder in any order. If a segment of a run is gone already, the earlier ones of
-/// the run are left out too, unless it is elsewhere.
+/// The server processes its folder in any order. If a segment of a run is gone already, and no place of
+/// `elsewhere` has it, the earlier segments of the run are left out too.
 pub fn hold<'a>(runs: impl Iterator<Item = &'a mut Vec<SegmentFile>>, elsewhere: Vec<Arc<dyn FindSegment>>) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let share = (limit.unwrap_or(USUAL_LIMIT) / SHARE).saturating_sub(OTHERS);
@@ -155,7 +156,8 @@ impl Held {
 
     /// Returns the content that another place has.
     fn find(&self) -> io::Result<Option<Arc<Vec<u8>>>> {
-        // Held while searching, so that a thread that needs the same segment waits for it.
+        // The lock is held during the search, so that another thread that needs the same segment waits for
+        // the result.
         let mut copy = self.copy.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(content) = copy.upgrade() {
             return Ok(Some(content));

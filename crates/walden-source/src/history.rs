@@ -15,20 +15,20 @@ use walden_format::lsn::{Lsn, Timeline};
 pub struct History {
     /// The timeline whose history this is.
     pub timeline: Timeline,
-    /// Its ancestors that have some of its WAL, the oldest first.
+    /// The timeline's ancestors that contain a part of its WAL, the oldest first.
     pub ancestors: Vec<Ancestor>,
     /// Ancestors in the file that have none of its WAL.
     pub without_log: Vec<Timeline>,
 }
 
-/// A timeline that was left for another one.
+/// An ancestor of a timeline, and where it was left.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ancestor {
     /// The timeline.
     pub timeline: Timeline,
-    /// The position at which it was left: the first byte of the next one.
+    /// The LSN at which the ancestor was left: the first byte of the next timeline.
     pub end: Lsn,
-    /// The reason, in the server's words.
+    /// The reason as the server wrote it.
     pub reason: String,
 }
 
@@ -80,11 +80,11 @@ impl History {
         Ok(History { timeline, ancestors, without_log })
     }
 
-    /// Checks that a history file is complete, as a server writes it: each line with a reason, and the last
-    /// one with its end.
+    /// Checks that a history file is complete, as a server writes it: each line has a reason, and the last
+    /// line ends with a newline.
     ///
     /// # Errors
-    /// It is no history ([`History::parse`]), or its end is missing.
+    /// The content is no history ([`History::parse`]), or its last line is incomplete.
     pub fn check(timeline: Timeline, content: &[u8]) -> Result<(), HistoryError> {
         let history = History::parse(timeline, content)?;
         let has_reasons = history.ancestors.iter().all(|ancestor| !ancestor.reason.is_empty());
@@ -97,12 +97,12 @@ impl History {
         Err(HistoryError { line: number + 1, expected, found: shortened(line) })
     }
 
-    /// Returns where an ancestor was left, or `None` if the timeline is not an ancestor.
+    /// Returns the LSN at which an ancestor was left, or `None` if the timeline is not an ancestor.
     pub fn end_of(&self, timeline: Timeline) -> Option<Lsn> {
         self.ancestors.iter().find(|ancestor| ancestor.timeline == timeline).map(|ancestor| ancestor.end)
     }
 
-    /// Returns the timeline that has a position, on the way to this one (`tliOfPointInHistory` in
+    /// Returns the timeline that contains an LSN: this timeline or an ancestor (`tliOfPointInHistory` in
     /// `timeline.c`).
     pub fn timeline_at(&self, lsn: Lsn) -> Timeline {
         let ancestor = self.ancestors.iter().find(|ancestor| lsn < ancestor.end);

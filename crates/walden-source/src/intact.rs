@@ -10,15 +10,15 @@ use crate::inventory::{Inventory, Run};
 use crate::scan::{DamageKind, Nothing, ScanOptions, SegmentEnd, scan};
 use crate::segment_file::SegmentFile;
 
-/// A file that is read instead of another one, because it has WAL after the place where the other one is
-/// damaged or ends.
+/// Two files of one segment: the first is damaged or ends early, so the second, which has more WAL, is read
+/// instead.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Substitution {
     /// Path of the file that is not read.
     pub damaged: PathBuf,
     /// Path of the file that is read.
     pub intact: PathBuf,
-    /// Where the first file is damaged or ends.
+    /// The LSN at which the file that is not read is damaged or ends.
     pub lsn: Lsn,
 }
 
@@ -138,7 +138,7 @@ impl Stop {
     }
 }
 
-/// Reads segments of a run. Returns where they stop before the end of the last one, if they do.
+/// Reads segments of a run. Returns where their WAL stops, if it stops before the end of the last segment.
 fn find_stop(run: &Run, read: Range<usize>, threads: usize) -> Option<Stop> {
     let first = run.segments.get(read.start).filter(|_| !read.is_empty())?.start;
     let end = run.segments.get(read.end).map(|next| next.start);

@@ -13,11 +13,10 @@ use crate::open::{Compression, open_with};
 use crate::segment_file::SegmentFile;
 use crate::store::{SegmentContents, SegmentStore, SharedStore};
 
-/// Numbers from here on are those of kept segments: members of a pack, which may have the same path, have
-/// smaller ones.
+/// The first number of kept segments. Members of a pack, which may have the same path, have smaller numbers.
 const FIRST_NUMBER: u64 = 1 << 63;
 
-/// Segments of a run that are decoded as a whole, and kept from the first scan to the last one.
+/// Segments of a run that are decoded as a whole, and kept from the first scan to the last scan.
 #[derive(Debug)]
 pub struct KeptSegments(Arc<Shared>);
 
@@ -79,7 +78,7 @@ impl SegmentStore for Store {
     }
 }
 
-/// Reads kept segments, and decodes the others.
+/// Reads kept segments, and decodes all other segments.
 struct Reader {
     shared: Arc<Shared>,
     members: Members,

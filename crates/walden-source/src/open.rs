@@ -1,7 +1,7 @@
 //! Reads segment files, and decompresses every known format.
 //!
 //! The content decides, never the name: archivers store compressed segments under plain names (Barman) and
-//! change their codec over the years. Memory stays bounded whatever a file claims about itself.
+//! change their codec over the years. Memory stays bounded for any content.
 
 mod lz4;
 
@@ -27,11 +27,11 @@ use crate::segment_file::SegmentFile;
 
 /// Opens a segment for reading from its first byte, decompressed.
 ///
-/// A segment in a pack is decoded as a whole, from the last keyframe before it. A scan of a run decodes each
-/// member once.
+/// A segment in a pack is decoded as a whole, which starts at the last keyframe before this segment. A scan
+/// of a run decodes each member once.
 ///
 /// # Errors
-/// The file system's, with the file's name.
+/// Errors of the file system, with the file's name.
 pub fn open(file: &SegmentFile) -> io::Result<SegmentReader> {
     open_with(file, &mut Members::default())
 }
@@ -60,7 +60,7 @@ pub(crate) fn open_with(file: &SegmentFile, members: &mut Members) -> io::Result
 /// Opens a file whose compression is known; see [`detect`].
 ///
 /// # Errors
-/// The file system's, with the file's name.
+/// Errors of the file system, with the file's name.
 pub fn open_path(path: &Path, compression: Compression) -> io::Result<SegmentReader> {
     let named = |error| explain(path, compression, error);
     let file = File::open(path).map_err(named)?;
@@ -86,7 +86,7 @@ pub fn open_path(path: &Path, compression: Compression) -> io::Result<SegmentRea
 /// formats (encrypted, snappy, ...).
 ///
 /// # Errors
-/// Those of the file system, and damaged compressed data; each with the file's name.
+/// Errors of the file system, and damaged compressed data; each with the file's name.
 pub fn detect(path: &Path) -> io::Result<Option<Compression>> {
     Ok(peek(path)?.content.ok().map(|(compression, _)| compression))
 }
@@ -94,15 +94,16 @@ pub fn detect(path: &Path) -> io::Result<Option<Compression>> {
 /// Determines how a file, which need not be a segment, is compressed, or what else it is.
 ///
 /// # Errors
-/// Those of the file system, and damaged compressed data; each with the file's name.
+/// Errors of the file system, and damaged compressed data; each with the file's name.
 pub fn identify(path: &Path) -> io::Result<Result<Compression, Foreign>> {
     Ok(peek(path)?.content.map(|(compression, _)| compression))
 }
 
-/// Opens a file that is not a segment, decompressed if its first bytes are those of a compression format.
+/// Opens a file that is not a segment. The reader decompresses the file if it starts with the signature of a
+/// compression format.
 ///
 /// # Errors
-/// The file system's, with the file's name; anything but a regular file.
+/// Errors of the file system, with the file's name; anything but a regular file.
 pub(crate) fn open_text(path: &Path) -> io::Result<Box<dyn Read + Send>> {
     let named = |error| explain(path, Compression::None, error);
     let file = regular_file::open(path).map_err(named)?;
@@ -114,8 +115,8 @@ pub(crate) fn open_text(path: &Path) -> io::Result<Box<dyn Read + Send>> {
     }
 }
 
-/// Fills `buffer` as far as the reader goes. Returns any error together with the number of bytes read before
-/// it.
+/// Fills `buffer`, or reads to the end of `reader`. Returns the number of bytes read, and the error that
+/// stopped reading.
 pub(crate) fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> (usize, Option<io::Error>) {
     let mut got = 0;
     while got < buffer.len() {
@@ -444,7 +445,8 @@ fn signature(file: &File, raw: &[u8]) -> io::Result<Option<Signature>> {
     Ok(None)
 }
 
-/// Tries the formats without a signature. The content has one of them if it decompresses to a segment.
+/// Tries the compression formats without a signature. The file has a format if it decompresses to a segment
+/// in this format.
 fn without_signature(path: &Path, raw: &[u8]) -> Result<(Compression, Vec<u8>), Foreign> {
     for compression in [Compression::Lzma, Compression::Brotli] {
         if compression == Compression::Lzma && !could_be_lzma(raw) {

@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 /// Opens a regular file for reading, without waiting for a writer.
 ///
 /// # Errors
-/// The file system's, and [`io::ErrorKind::InvalidInput`] for anything but a regular file.
+/// Errors of the file system, and [`io::ErrorKind::InvalidInput`] for anything but a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
     // The flag changes nothing for a regular file.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
@@ -43,12 +43,12 @@ pub fn expect(metadata: &Metadata) -> io::Result<()> {
 /// Reads a regular file of at most `most` bytes.
 ///
 /// # Errors
-/// Those of [`open`], and [`io::ErrorKind::FileTooLarge`].
+/// Errors of [`open`], and [`io::ErrorKind::FileTooLarge`].
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     open(path)?.take(most.saturating_add(1)).read_to_end(&mut content)?;
     if content.len() as u64 > most {
-        let text = format!("expected a file of at most {most} bytes, found a longer one");
+        let text = format!("expected a file of at most {most} bytes, found a longer file");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
     }
     Ok(content)

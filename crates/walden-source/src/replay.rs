@@ -20,13 +20,13 @@ pub struct ReplayOptions {
     /// For a run without a base: the settings of the server that wrote the WAL, as far as they concern hint
     /// bits.
     pub hints: Option<HintSettings>,
-    /// The last record to replay.
+    /// Start LSN of the last record to replay.
     pub last: Option<Lsn>,
     /// Records before this LSN are replayed, but not reported to the observer.
     pub observed_from: Lsn,
     /// Bytes of memory for pages; further pages go to a temporary file.
     pub memory_bytes: usize,
-    /// Number of threads; with more than one, another one reads and decodes ahead.
+    /// Number of threads; with two or more, one thread reads and decodes ahead.
     pub threads: usize,
 }
 
@@ -51,7 +51,7 @@ pub struct Replayed {
     pub store: PageStore,
     /// Where replay started.
     pub from: Lsn,
-    /// The position that replay reached.
+    /// The LSN up to which the WAL was replayed.
     pub reached: Lsn,
     /// Whether [`ReplayOptions::last`] was replayed.
     pub has_last: bool,

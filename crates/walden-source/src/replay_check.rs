@@ -45,7 +45,7 @@ impl Outcome {
 /// WAL to replay, and the pages with which replay starts.
 #[derive(Debug)]
 pub struct Material {
-    /// The runs, preceded by those of their ancestors.
+    /// The runs, each preceded by the segments of its ancestors.
     lineages: Vec<Lineage>,
     base: Option<Base>,
     memory_bytes: usize,
@@ -53,8 +53,8 @@ pub struct Material {
 }
 
 impl Material {
-    /// Joins runs to lineages, and finds the one that continues the base, if one is given. `memory_bytes`
-    /// is the memory for pages; further ones go to a temporary file.
+    /// Joins runs to lineages, and finds the lineage that continues the base, if a base is given.
+    /// `memory_bytes` is the memory for pages; further pages go to a temporary file.
     ///
     /// # Errors
     /// The base is no base backup, or no run continues it.

@@ -35,9 +35,9 @@ const SPILL_WINDOW: usize = 64 << 10;
 pub struct ScanOptions {
     /// Maximum number of threads, including the calling one; 0 counts as 1.
     pub threads: usize,
-    /// Start of the range. Segments that end before it are not opened.
+    /// Start of the range. Segments that end before this LSN are not opened.
     pub from: Option<Lsn>,
-    /// End of the range: only records that start before it are decoded.
+    /// End of the range: only records that start before this LSN are decoded.
     pub to: Option<Lsn>,
     /// Memory for segments that [`scan_shared`] decompresses by several threads; without it, one thread
     /// decompresses in windows.
@@ -60,16 +60,16 @@ walden_format::setters!(ScanOptions {
 /// The result of decoding one segment.
 #[derive(Debug)]
 pub struct SegmentOutcome<V> {
-    /// Index of the segment in the run.
+    /// Index of the segment in the run, from 0.
     pub index: usize,
-    /// The visitor. It has seen all bytes from the segment's start to `position`, except for the page headers
-    /// of later segments, and for a record that starts in an earlier segment and ends after this one.
+    /// The visitor. It has received all bytes from the segment's start to `position`, except for the page
+    /// headers of later segments, and except for a record that starts before this segment and ends after it.
     pub visitor: V,
     /// Start of the segment.
     pub start: Lsn,
     /// LSN up to which all bytes were reported.
     pub position: Lsn,
-    /// Why decoding ended there.
+    /// Why decoding ended at `position`.
     pub end: SegmentEnd,
     /// At the end of WAL: whether `position` is after the end of a record that started in an earlier segment,
     /// if there is one, and that record is valid.
@@ -107,29 +107,29 @@ pub enum SegmentEnd {
     Damaged(Damage),
 }
 
-/// The bytes between the last record and the end of the segment in which the WAL ends, by kind.
+/// Numbers of bytes, by kind, between the last record and the end of the segment in which the WAL ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tail {
-    /// Start of a record that continues in a segment that is not in the run.
+    /// Bytes of the start of a record that continues in a segment that is not in the run.
     pub cut_record: u64,
-    /// Zeros, which were never written.
+    /// Zero bytes, which the server never wrote.
     pub zero: u64,
-    /// Pages of an earlier segment, or of an earlier timeline, in a recycled file.
+    /// Bytes of pages of an earlier segment or timeline, in a recycled file.
     pub recycled: u64,
-    /// Other bytes: a record that was partly written when the server stopped.
+    /// All other bytes: those of a record that was partly written when the server stopped.
     pub torn: u64,
-    /// The fault at the end of the WAL; `None` for `cut_record`.
+    /// The fault at which decoding ended; `None` if `cut_record` is not 0.
     pub fault: Option<Fault>,
 }
 
 impl Tail {
-    /// Returns the sum of all kinds.
+    /// Returns the number of bytes of all kinds.
     pub fn bytes(&self) -> u64 {
         self.cut_record + self.zero + self.recycled + self.torn
     }
 }
 
-/// Damage: a place that cannot be decoded although the WAL continues after it.
+/// Damage: WAL that cannot be decoded although valid WAL follows.
 #[derive(Debug)]
 pub struct Damage {
     /// Path of the file.
@@ -225,8 +225,8 @@ fn is_overwritten(file: &SegmentFile, fault: &FaultKind) -> bool {
 /// calling thread.
 ///
 /// Starts at most `options.threads - 1` threads, fewer for large segments that are decoded as a whole
-/// ([`Run::decoding_threads`]). They have ended when this function returns. The first damage ends the scan:
-/// `merge` gets it with its segment.
+/// ([`Run::decoding_threads`]). These threads have ended when this function returns. The first damage ends
+/// the scan: `merge` gets the damage in the outcome of its segment.
 pub fn scan<V: Visitor + Send>(
     run: &Run,
     options: ScanOptions,
@@ -330,9 +330,9 @@ pub fn scan_again<V: Visitor>(
 /// As [`scan_again`], with a thread for each visitor. Each visitor gets all records. The segments are read
 /// and decompressed once, by a further thread, or by several if the options have memory for that.
 ///
-/// No visitor gets more than some MB, or two segments, ahead of another one. Calls `done` for the first
-/// visitor, which runs on the calling thread, and `ended` for each one when it gets no more records: a
-/// visitor that waits for another one must then stop waiting. Returns the results in the order of the
+/// No visitor gets more than some MB, or two segments, ahead of another visitor. Calls `done` for the first
+/// visitor, which runs on the calling thread, and `ended` for each visitor that gets no more records: a
+/// visitor that waits for another visitor must then stop waiting. Returns the results in the order of the
 /// visitors.
 pub fn scan_shared<V: Visitor + Send>(
     run: &Run,
@@ -371,7 +371,7 @@ pub fn scan_shared<V: Visitor + Send>(
     })
 }
 
-/// Tells a visitor that it has ended, even if it panics.
+/// Calls `ended` for a visitor when it gets no more records, even if it panics.
 struct Ends<'v, V, F: Fn(&mut V)>(&'v mut V, &'v F);
 
 impl<V, F: Fn(&mut V)> Drop for Ends<'_, V, F> {
@@ -426,8 +426,8 @@ fn wanted_segments(run: &Run, options: ScanOptions) -> Range<usize> {
     first..last.max(first)
 }
 
-/// Checks that the first record of a segment links back to the last one of the previous segment, and that the
-/// position never decreases.
+/// Checks that the first record of a segment links back to the last record of the previous segment, and that
+/// the position never decreases.
 #[derive(Default)]
 struct Link {
     previous: Option<Lsn>,
@@ -436,7 +436,8 @@ struct Link {
 
 impl Link {
     fn check<V>(&mut self, outcome: &mut SegmentOutcome<V>, run: &Run) {
-        // A record that starts before a segment and ends after it was read from its start.
+        // A record that starts before this segment and ends after it was read with the segment in which it
+        // starts.
         outcome.position = outcome.position.max(self.reached);
         self.reached = outcome.position;
         let begins_here = self.previous.is_none() && outcome.first.is_none();
@@ -491,7 +492,7 @@ pub fn is_begun_before(run: &Run, segment: usize) -> bool {
 fn damage_at(run: &Run, at: Lsn, lsn: Lsn, mut kind: DamageKind) -> Damage {
     let number = run.segment_size.segment_of(at);
     let place = run.segments.iter().find(|s| run.segment_size.segment_of(s.start) == number);
-    // The end of the last segment counts as part of it.
+    // The end of the last segment counts as part of the last segment.
     let file = place.or(run.segments.last());
     if let DamageKind::Fault(fault) = &kind
         && let Some(file) = file.filter(|file| is_overwritten(file, &fault.kind))
@@ -511,9 +512,9 @@ fn damage_at(run: &Run, at: Lsn, lsn: Lsn, mut kind: DamageKind) -> Damage {
 
 /// Reads a segment, and repeats this if a running server may have written to it meanwhile.
 ///
-/// If a server writes pages between two reads, the first read finds the end of WAL and the second one finds
-/// more WAL after it, which looks like damage. Real damage stays at the same place when it is read again; a
-/// server gets further.
+/// If a server writes pages between two reads, the first read finds the end of WAL and the second read finds
+/// more WAL after this end, which looks like damage. Real damage is found at the same LSN again; if a server
+/// writes, the next read gets further.
 fn read_settled<V: Visitor>(
     run: &Run,
     index: usize,
@@ -694,7 +695,7 @@ impl FaultPlace<'_> {
         let timeline = decoder.page_timeline();
         let is_of_earlier_timeline = is_of_earlier_timeline(page, timeline);
         // A recycled file has pages of an earlier segment. Pages of a later segment mean that the file has
-        // been reused for that one: the WAL continued here, and has been overwritten.
+        // been reused for the later segment: the WAL continued here, and has been overwritten.
         if !is_of_earlier_timeline && is_overwritten(self.segment, &fault.kind) {
             return damaged();
         }
@@ -746,13 +747,14 @@ impl FaultPlace<'_> {
 
 #[derive(PartialEq)]
 enum PageLeft {
-    /// It belongs here: the WAL continues.
+    /// The page belongs here: the WAL continues.
     Valid,
     Zero,
     Recycled,
 }
 
-/// Classifies a page after the end of WAL. `timeline` is that of the last valid page before it.
+/// Classifies a page after the end of WAL. `timeline` is the timeline of the last valid page before this
+/// page.
 fn is_zero_or_foreign(page: &[u8], lsn: u64, segment: &SegmentFile, timeline: Timeline) -> Option<PageLeft> {
     match PageHeader::parse(page) {
         Ok(_) if is_of_earlier_timeline(page, timeline) => Some(PageLeft::Recycled),
@@ -776,7 +778,7 @@ fn is_zero(page: &[u8]) -> bool {
     words.iter().all(|word| zero(word)) && zero(rest)
 }
 
-/// Returns whether the page has a complete record that links back to the fault or to a position after it.
+/// Returns whether the page has a complete record that links back to the fault's LSN or a later LSN.
 fn goes_on_in_page(page: &[u8], fault: Fault, address: u64) -> bool {
     let first = (fault.lsn.0.saturating_sub(address) as usize + 8) & !7;
     (first..page.len().saturating_sub(RECORD_HEADER)).step_by(8).any(|at| {

@@ -1,4 +1,4 @@
-//! A file with a segment: its place and the information of its first page.
+//! A file with a segment: its path or store, and the information of the segment's first page.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::store::SharedStore;
 pub struct SegmentFile {
     /// Path of the file.
     pub path: PathBuf,
-    /// The segment's name: that of the file, or else determined from the content.
+    /// The segment's name: the file's name, or determined from the content.
     pub name: SegmentName,
     /// Whether the file is named `.partial`: the segment was not complete when it was written.
     pub partial: bool,
@@ -23,13 +23,13 @@ pub struct SegmentFile {
     pub member: Option<u64>,
     /// The store from which the segment is read. `path` is then only for messages.
     pub store: Option<SharedStore>,
-    /// Whether the segment is decoded as a delta against the previous one in the same pack.
+    /// Whether the segment can be decoded only after the previous segment in the same pack.
     pub needs_previous: bool,
     /// Bytes that the segment takes on disk.
     pub size_on_disk: u64,
     /// LSN of the segment's start.
     pub start: Lsn,
-    /// PostgreSQL major version that wrote it.
+    /// PostgreSQL major version that wrote the segment.
     pub version: Major,
     /// The cluster's system identifier.
     pub system_id: u64,
@@ -37,8 +37,8 @@ pub struct SegmentFile {
     pub segment_size: SegmentSize,
     /// Size of WAL pages (`XLOG_BLCKSZ`), in bytes.
     pub page_bytes: u32,
-    /// Whether `pg_resetwal` restarted the WAL at the start of this segment, so it does not continue the
-    /// segment before it. Not set for segments whose content was not decoded.
+    /// Whether `pg_resetwal` restarted the WAL at the start of this segment, so that this segment does not
+    /// continue the previous segment. False for segments whose content was not decoded.
     pub is_restarted: bool,
 }
 

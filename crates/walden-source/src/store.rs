@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Maximum number of bytes that are reserved for a segment because a file claims so many.
+/// Maximum number of bytes that are reserved in advance for a segment, whose size in the file may be wrong.
 const MAX_RESERVED: u64 = 64 << 20;
 
 /// Creates a buffer for the content of a segment of this size, which is not trusted. A vector that grows
@@ -15,7 +15,7 @@ const MAX_RESERVED: u64 = 64 << 20;
 pub fn segment_buffer(segment_bytes: u64) -> Vec<u8> {
     let bytes = usize::try_from(segment_bytes.min(MAX_RESERVED)).unwrap_or_default();
     let mut buffer = Vec::new();
-    // Without memory for all of it, the vector grows as far as it can.
+    // If this much memory is not available, the vector grows as the content arrives.
     let _ = buffer.try_reserve_exact(bytes);
     buffer
 }
@@ -31,7 +31,7 @@ pub trait SegmentStore: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns whether a running server has overwritten the file of a segment with a later one.
+    /// Returns whether a running server has overwritten the file of a segment with a later segment.
     fn is_recycled(&self, _number: u64) -> bool {
         false
     }
@@ -67,7 +67,7 @@ pub trait SegmentContents: Send {
     /// Returns the decoded content of the segment with a number, which is [`SegmentFile::member`].
     ///
     /// # Errors
-    /// The store's, with the segment's place in its text.
+    /// Errors of the store, with the segment's place in its text.
     ///
     /// [`SegmentFile::member`]: crate::inventory::SegmentFile::member
     fn read(&mut self, number: u64) -> io::Result<Arc<Vec<u8>>>;

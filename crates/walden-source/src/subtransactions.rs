@@ -2,9 +2,9 @@
 //!
 //! A commit names the subtransactions that it commits, but not those that were rolled back earlier. With
 //! `wal_level=logical`, the first record of each subtransaction names the top-level transaction. `ASSIGNMENT`
-//! records name 64 subtransactions at a time (`AssignTransactionId` in `xact.c`), including ones that were
-//! rolled back before. So a transaction that was rolled back may turn out to be a subtransaction while an
-//! older transaction runs.
+//! records name 64 subtransactions at a time (`AssignTransactionId` in `xact.c`), including subtransactions
+//! that were rolled back before. So a transaction that was rolled back may turn out to be a subtransaction
+//! while an older transaction runs.
 
 use rustc_hash::FxHashMap;
 use walden_format::transam::RunningTransactions;

@@ -34,9 +34,9 @@ impl<R: Read> Read for CountedReader<R> {
 /// Returns the offset of the block after an entry.
 ///
 /// # Errors
-/// Its size is impossible.
+/// The entry's size is impossible: its end exceeds 2^64 bytes.
 pub fn end_of_entry<R: Read>(entry: &Entry<'_, R>) -> io::Result<u64> {
-    // The stored bytes of a sparse entry are fewer than those of its content.
+    // A sparse entry has fewer stored bytes than its content has.
     let bytes = match entry.header().entry_type() {
         EntryType::GNUSparse => entry.header().entry_size()?,
         _ => entry.size(),

@@ -1,10 +1,10 @@
 //! Tar files as sources of segments: `pg_wal.tar` and `base.tar` of `pg_basebackup --format=tar`, plain or
 //! compressed.
 //!
-//! The segments of a plain tar file are read directly from it. A compressed one is decompressed once when it
-//! is opened, and its segments are kept in an unnamed temporary file, which the system removes when the
-//! process ends. This is because segments are read more than once, by several threads and in any order. In
-//! both cases, segments are not held in memory.
+//! The segments of a plain tar file are read directly from this file. A compressed tar file is decompressed
+//! once when it is opened, and its segments are kept in an unnamed temporary file, which the system removes
+//! when the process ends: segments are read more than once, by several threads and in any order. In both
+//! cases, segments are not held in memory.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -21,25 +21,25 @@ use crate::store::{FileRange, SegmentContents, SegmentStore, SharedStore};
 
 /// A searched tar file.
 pub(crate) struct TarFile {
-    /// The store from which its segments are read by their number in `members`.
+    /// The store from which segments are read by their number in `members`.
     pub store: SharedStore,
-    /// The files in it that are named like segments.
+    /// The files in the tar file that are named like segments.
     pub members: Vec<TarMember>,
-    /// Timeline histories in it: name and content.
+    /// Timeline histories in the tar file: name and content.
     pub histories: Vec<(String, Vec<u8>)>,
-    /// Why it could not be read to its end.
+    /// Why the tar file could not be read to its end.
     pub fault: Option<io::Error>,
 }
 
 /// A file in a tar file that is named like a segment.
 pub(crate) struct TarMember {
-    /// Its name without folders.
+    /// The file's name without folders.
     pub name: String,
-    /// Its path in the tar file, for messages.
+    /// The file's path in the tar file, for messages.
     pub path: String,
-    /// Bytes of its content.
+    /// Size of the content in bytes.
     pub bytes: u64,
-    /// The start of its content.
+    /// The first bytes of the content.
     pub start: Vec<u8>,
     /// Whether it is a sparse entry, which cannot be read.
     pub is_sparse: bool,
@@ -73,10 +73,10 @@ pub(crate) fn is_tar(start: &[u8]) -> bool {
     block[257..262] == *b"ustar" && header.cksum().is_ok_and(|stored| stored == sum)
 }
 
-/// Searches a tar file for segments, and keeps those of a compressed one in a temporary file.
+/// Searches a tar file for segments. Keeps the segments of a compressed tar file in a temporary file.
 ///
 /// # Errors
-/// Those of the file system, with the file's name. A fault of the tar file itself is in [`TarFile::fault`].
+/// Errors of the file system, with the file's name. A fault of the tar file itself is in [`TarFile::fault`].
 pub(crate) fn search(path: &Path, compression: Compression) -> io::Result<TarFile> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let mut found = Found::default();
@@ -182,11 +182,11 @@ impl Found {
     }
 }
 
-/// Calls `found` with the path and the content of each entry of a tar file. `entries` are the raw ones
-/// ([`tar::Entries::raw`]): then a long name of any length takes bounded memory.
+/// Calls `found` with the path and the content of each entry of a tar file. `entries` are raw entries
+/// ([`tar::Entries::raw`]), so that a long name of any length takes bounded memory.
 ///
 /// # Errors
-/// Those of the reader and of `found`, and entries in a form that is not supported.
+/// Errors of the reader and of `found`, and entries in a format that is not supported.
 pub fn read_entries<R: Read>(
     entries: tar::Entries<'_, R>,
     mut found: impl FnMut(Vec<u8>, Entry<'_, R>) -> io::Result<()>,
@@ -224,8 +224,8 @@ pub fn with_offsets<R: Read>(entries: tar::Entries<'_, R>) -> impl Iterator<Item
     })
 }
 
-/// Explains an error of the tar reader itself, which has this kind. Others are those of the file system and
-/// of the decompression.
+/// Explains an error of the tar reader itself, whose kind is [`io::ErrorKind::Other`]. Errors of the file
+/// system and of the decompression have other kinds.
 fn damaged_header(offset: u64, error: io::Error) -> io::Error {
     if error.kind() != io::ErrorKind::Other {
         return error;
@@ -248,8 +248,8 @@ fn small<R: Read>(entry: &mut Entry<'_, R>) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Returns the path in a pax header, if it has one. A size in it means that the entry's header has another
-/// size, which is not supported.
+/// Returns the path in a pax header, if it has a path. A pax header with a size is not supported: the size in
+/// the entry's own header is then wrong.
 fn pax_path(content: &[u8]) -> io::Result<Option<Vec<u8>>> {
     let mut path = None;
     for extension in tar::PaxExtensions::new(content) {
@@ -378,8 +378,7 @@ mod tests {
 
     #[test]
     fn hostile_tar_files_are_faults_and_cost_no_memory() {
-        // A member that claims more than the file has or a segment may have, a long name of 1 GB, and a size
-        // of 2^63.
+        // A member whose size exceeds the file or a segment, a long name of 1 GB, and a size of 2^63.
         let claims = |name: &str, bytes| {
             let mut content = header(name, bytes).as_bytes().to_vec();
             content.extend([7; 1024]);

@@ -21,7 +21,7 @@ use crate::segment_file::SegmentFile;
 pub struct Stretch {
     /// The timeline.
     pub timeline: Timeline,
-    /// Where it was left for the next one; `None` for the last one.
+    /// The LSN at which the stream switches to the next timeline; `None` for the last timeline.
     pub end: Option<Lsn>,
 }
 
@@ -92,18 +92,19 @@ impl Run {
 /// The WAL of a timeline, with the available segments of its ancestors.
 #[derive(Debug)]
 pub struct Lineage {
-    /// The segments of the ancestors, then those of the timeline itself.
+    /// The segments of the ancestors, then the segments of the timeline itself.
     pub run: Run,
-    /// Where the records start that no earlier lineage contains; `None` if all are new.
+    /// The LSN of the first record that no earlier lineage contains; `None` if no earlier lineage contains
+    /// any.
     pub new_from: Option<Lsn>,
 }
 
-/// Joins runs with those of their ancestors if there is no gap between them, because the state of pages
-/// remains known across a switch.
+/// Joins each run with the runs of its ancestors if there is no gap between them, because the state of pages
+/// remains known across a switch of timelines.
 ///
-/// A timeline that ends where the next one starts is joined to that one. A timeline with later records, for
-/// example of a primary that was not stopped before its standby was promoted, is also a lineage of its own,
-/// and comes first.
+/// A timeline that ends where the next timeline starts is joined to the next timeline. A timeline with later
+/// records, for example of a primary that was not stopped before its standby was promoted, is also a lineage
+/// of its own, and comes first.
 pub fn lineages(mut runs: Vec<Run>) -> Vec<Lineage> {
     runs.sort_by_key(|run| (run.system_id, run.version, run.timeline, run.start()));
     let mut lineages: Vec<Lineage> = Vec::with_capacity(runs.len());
@@ -132,7 +133,7 @@ pub fn lineages(mut runs: Vec<Run>) -> Vec<Lineage> {
 /// The start of a timeline, from the record that contains it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Switch {
-    /// LSN of that record, the first one of the timeline that changes anything.
+    /// LSN of the record that names the previous timeline: an end-of-recovery record or a checkpoint.
     lsn: Lsn,
     /// The previous timeline.
     previous: Timeline,

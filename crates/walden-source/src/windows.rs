@@ -17,13 +17,14 @@ const WINDOW: usize = 128 << 10;
 /// Bytes that a thread reads ahead at a time: passing them to another thread may wake a sleeping core, which
 /// takes as long as reading some hundred kB.
 const WINDOW_AHEAD: usize = 1 << 20;
-/// Most windows read ahead, in addition to the ones being filled and used. One of several readers may be this
-/// far ahead of another.
+/// Maximum number of windows read ahead, in addition to the window being filled and the window in use. A
+/// reader may be this many windows ahead of another reader.
 const MAX_AHEAD: usize = 8;
-/// The same where a window is a whole segment: with the pieces for its start and its end.
+/// Maximum number of pieces read ahead if a window is a whole segment: its start, the window and its end.
 const MAX_SEGMENT_PIECES_AHEAD: usize = 3;
-/// Most segments in memory where several threads decode, in addition to those that the threads are ahead: the
-/// ones that are queued, being used, and kept for records that continue in the next segment.
+/// Maximum number of segments in memory if several threads decode, in addition to the segments that the
+/// threads decode ahead: the segments that are queued, in use, and kept for records that continue in the next
+/// segment.
 const SEGMENTS_IN_USE: usize = 5;
 
 /// The reading thread ends early only if it panics.
@@ -40,8 +41,8 @@ pub(crate) trait Windows {
     /// Opens a segment at its start.
     fn open(&mut self, segment: &SegmentFile) -> io::Result<()>;
 
-    /// Returns the next window: complete pages, except at the end; empty after the end. An error is returned
-    /// with the bytes read before it.
+    /// Returns the next window: complete pages, except at the segment's end; empty after the end. An error is
+    /// returned together with the bytes read before the error.
     fn next(&mut self) -> (&[u8], Option<io::Error>);
 }
 
@@ -226,7 +227,8 @@ pub(crate) struct ReadingThread {
     members: SharedMembers,
     readers: Vec<SyncSender<Piece>>,
     used: (Sender<Window>, Receiver<Window>),
-    /// Threads that decode whole segments, including this one; with 1, it reads them window by window.
+    /// Number of threads that decode whole segments, including this thread; if it is 1, this thread reads
+    /// segments window by window.
     decoders: usize,
 }
 
@@ -269,8 +271,8 @@ impl ReadingThread {
             |(), index| decode_group(&segments[groups[index].clone()]),
             |group| {
                 for segment in group {
-                    // Readers find the end of a record in the next segment: it must be there before they get
-                    // to the end of this one.
+                    // Readers find the end of a record in the next segment, which must be decoded before they
+                    // reach the end of this segment.
                     segment.keep(&self.members);
                     if let Some(before) = decoded_before.replace(segment)
                         && self.send_decoded(before).is_none()
@@ -312,7 +314,7 @@ impl ReadingThread {
     /// Returns a window that no reader uses any more, or a new one.
     fn window(&self) -> Window {
         let mut used = self.used.1.try_iter();
-        // Each reader returns the window; the last one is the only owner.
+        // Each reader returns the window, and the last reader's reference is the only one left.
         let free = used.find(|window| Arc::strong_count(window) == 1);
         free.unwrap_or_else(|| Arc::new(vec![0; WINDOW_AHEAD]))
     }
@@ -341,9 +343,9 @@ impl ReadingThread {
 
 /// A segment that was decoded as a whole.
 struct DecodedSegment {
-    /// Its place in a pack or an archive.
+    /// The path of the pack or archive, and the segment's number in it.
     member: Option<(PathBuf, u64)>,
-    /// Its bytes, and why there are no more; or why it cannot be opened.
+    /// The segment's bytes, and the error at which they end; or why the segment cannot be opened.
     content: Result<(Window, Option<SharedError>), SharedError>,
 }
 
@@ -364,7 +366,7 @@ impl DecodedSegment {
         DecodedSegment { member, content: read().map_err(Arc::new) }
     }
 
-    /// Keeps a member among the decoded ones.
+    /// Keeps a member among the decoded members.
     fn keep(&self, members: &SharedMembers) {
         if let (Some((path, number)), Ok((content, None))) = (&self.member, &self.content) {
             members.lock().unwrap_or_else(PoisonError::into_inner).keep(path, *number, content);

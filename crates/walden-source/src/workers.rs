@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 ///
 /// The calling thread is one of the workers: with one thread, no other is started. `start` creates the state
 /// of a worker. Workers stay at most `2 * threads + 1` indexes ahead of `consume`, so memory does not grow
-/// with the range. All threads have ended when this function returns. A panic in one of them is propagated.
+/// with the range. All threads have ended when this function returns. A panic in a thread is propagated.
 pub fn run_in_order<S, T: Send>(
     range: Range<usize>,
     threads: usize,
@@ -161,8 +161,8 @@ impl<T> Drop for Stop<'_, T> {
     }
 }
 
-/// Ends the process if `work` panics. Without its thread, the command would give no answers or outdated ones;
-/// the service manager restarts it.
+/// Ends the process if `work` panics. Without this thread, the command would give no answers or outdated
+/// answers; the service manager restarts the command.
 pub fn end_on_panic<T>(work: impl FnOnce() -> T) -> T {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
         Ok(result) => result,
@@ -181,7 +181,7 @@ mod tests {
         let items: Vec<usize> = (0..500).collect();
         for threads in [0, 1, 2, 7, 1000] {
             let squares = map_in_order(&items, threads, |item| {
-                // The first ones take longest.
+                // The first items take longest.
                 (0..(500 - item) * 20).fold(0, |sum: usize, one| sum.wrapping_add(std::hint::black_box(one)));
                 item * item
             });

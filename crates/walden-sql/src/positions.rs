@@ -1,8 +1,8 @@
 //! Positions and times that a query compares with text.
 //!
-//! A position is a 64-bit number, for which `DataFusion` parses text as decimal digits. This module replaces
-//! the text in a condition such as `start_lsn > '0/3000000'` by the number of the position, so that the
-//! condition skips segments.
+//! A position is a 64-bit number, so that `DataFusion` would parse a text that is compared with it as decimal
+//! digits. This module replaces the text in a condition such as `start_lsn > '0/3000000'` by the position's
+//! number, so that the condition skips segments.
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode as _};

@@ -149,7 +149,7 @@ impl TableProvider for RowChangesTable {
     }
 }
 
-/// Narrows a filter by conditions that all hold. It may pass more changes than they do.
+/// Narrows a filter by conditions that all hold. The result may pass more changes than the conditions do.
 fn narrowed(filter: &Filter, conditions: &[Expr]) -> Filter {
     let mut filter = filter.clone();
     let (from, to) = pruning::Range::from_conditions("lsn", conditions).positions();

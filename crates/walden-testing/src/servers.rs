@@ -15,7 +15,7 @@ use crate::need::{Missing, Need};
 /// No installation is found, and it cannot be downloaded.
 ///
 /// # Panics
-/// The same, if `WALDEN_REQUIRE` names it.
+/// No installation is found, and `WALDEN_REQUIRE` names this version.
 pub fn postgres(major: u32) -> Result<Installation, Missing> {
     // A download that failed for one test fails for the others too.
     static FOUND: Mutex<BTreeMap<u32, Result<Installation, String>>> = Mutex::new(BTreeMap::new());
@@ -27,14 +27,14 @@ pub fn postgres(major: u32) -> Result<Installation, Missing> {
     found.map_err(|problem| Need::Postgres(major).missing(&problem))
 }
 
-/// Returns a PostgreSQL of a major version and its `pg_waldump`. Those of 18 and 19 are downloaded if
+/// Returns a PostgreSQL of a major version and its `pg_waldump`. Both of 18 and 19 are downloaded if
 /// necessary.
 ///
 /// # Errors
-/// One of them is not installed.
+/// PostgreSQL of this version or its `pg_waldump` is not installed.
 ///
 /// # Panics
-/// The same, if `WALDEN_REQUIRE` names `waldump`.
+/// One is not installed, and `WALDEN_REQUIRE` names `waldump`.
 pub fn pg_waldump(major: u32) -> Result<(Installation, PathBuf), Missing> {
     let installation = match major {
         18.. => Some(postgres(major)?),
@@ -47,10 +47,10 @@ pub fn pg_waldump(major: u32) -> Result<(Installation, PathBuf), Missing> {
 /// Returns PostgreSQL 15 with `pg_config`, the server's headers and build files.
 ///
 /// # Errors
-/// Some of them are not installed.
+/// Some of these are not installed.
 ///
 /// # Panics
-/// The same, if `WALDEN_REQUIRE` names `pgheaders`.
+/// Some of these are not installed, and `WALDEN_REQUIRE` names `pgheaders`.
 pub fn server_headers() -> Result<(Installation, PathBuf), Missing> {
     Need::ServerHeaders.find()?;
     let found = installations().into_iter().filter(|one| one.version.major == 15).find_map(|one| {

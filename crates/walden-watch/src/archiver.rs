@@ -11,9 +11,9 @@ use serde::Serialize;
 pub struct Archiver {
     /// Number of files that are ready to be archived.
     pub ready_files: u64,
-    /// Their size in bytes.
+    /// Size of the waiting files in bytes.
     pub ready_bytes: u64,
-    /// Seconds that the oldest of them has waited.
+    /// Seconds for which the oldest waiting file has waited.
     pub oldest_seconds: f64,
 }
 

@@ -1,5 +1,5 @@
-//! A window of WAL sums with names: a line of `walden watch --format json`, and the content of its tables and
-//! views.
+//! The WAL of a window of time, summed up and with names: a line of `walden watch --format json`, and the
+//! content of the tables and views of `walden watch`.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use crate::windows::Window;
 /// Version of the JSON format. Any change other than an addition increments it.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// A window of WAL sums.
+/// The sums over the WAL of a window of time.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 #[non_exhaustive]
@@ -73,12 +73,12 @@ pub struct WatchDocument {
     pub notes: Vec<NoteDocument>,
     /// Why the WAL cannot be read at present.
     pub problem: Option<String>,
-    /// Why the server cannot be queried at present: slots, archiver and settings are those of its files, or
-    /// unknown.
+    /// Why the server cannot be queried at present; slots, archiver and settings are then read from its
+    /// files, or unknown.
     pub server_problem: Option<String>,
 }
 
-/// The sums of a group, with the rate per second.
+/// Bytes and counts of a group, with the rate per second.
 #[derive(Clone, Debug, Default, Serialize)]
 #[allow(missing_docs)]
 #[non_exhaustive]
@@ -90,7 +90,7 @@ pub struct RateDocument {
     pub image_bytes: u64,
 }
 
-/// A group with its sums and its share.
+/// A group of records, with its bytes, counts and share.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 #[non_exhaustive]

@@ -40,9 +40,9 @@ pub struct Forecast {
     /// checkpoint in progress.
     #[serde(rename = "timeout_passed")]
     pub is_timeout_passed: bool,
-    /// Seconds until the earlier of both; `None` if that is not known.
+    /// Seconds until the next checkpoint, by volume or by time; `None` if unknown.
     pub seconds_left: Option<f64>,
-    /// Which of both is earlier: `volume` or `time`; `None` if that is not known.
+    /// The cause of the next checkpoint: `volume` or `time`; `None` if unknown.
     pub cause: Option<&'static str>,
 }
 

@@ -1,7 +1,7 @@
 //! Serves a page of metrics over HTTP.
 //!
-//! It serves a single page to one or two scrapers, so the standard library suffices. Requests have at most a
-//! few kilobytes, connections take at most a few seconds, and at most two are served at a time.
+//! The server serves a single page to one or two scrapers, so the standard library suffices. Requests have at
+//! most a few kilobytes, connections take at most a few seconds, and at most two are served at a time.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};

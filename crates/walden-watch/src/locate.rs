@@ -1,4 +1,4 @@
-//! Finds the data directory of a server by a connection to it.
+//! Finds the data directory of a server over a connection to the server.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub enum LocateError {
     #[error("cannot ask the server for its data directory")]
     Query(#[source] QueryError),
     /// The server's answer has other columns than expected.
-    #[error("the server's answer has other types than expected")]
+    #[error("the server's answer to the query of its data directory has unexpected types")]
     Answer(#[source] postgres::Error),
     /// The data directory is on this machine, and this user may not read it.
     #[error("cannot read the server's data directory {}: this user may not", path.display())]
@@ -45,7 +45,7 @@ walden_format::diagnostics! { LocateError {
          --create-slot) and explain FOLDER; walden watch takes the connection string and shows WAL as it is written",
 } }
 
-/// Queries the server's location. It requires `pg_read_all_settings`.
+/// Queries the server's location. The query requires `pg_read_all_settings`.
 const WHERE_IT_IS: &str = "SELECT current_setting('data_directory'), (SELECT system_identifier FROM pg_control_system()), \
      extract(epoch FROM pg_postmaster_start_time())::bigint";
 /// Maximum time in seconds from the start of the postmaster until it records its start time.

@@ -10,7 +10,7 @@ use crate::document::{database_label, kind_text};
 use crate::prometheus::{self, Labels, Metric};
 use crate::watch::{CAUSES, Watch};
 
-/// Number of slots with their own metrics, those with the largest lag.
+/// Maximum number of slots with their own metrics: the slots with the largest lag.
 const MAX_SLOTS: usize = 50;
 /// Label for everything without its own metrics.
 const OTHER: &str = "other";
@@ -132,7 +132,7 @@ fn samples(watch: &Watch, relations: &BTreeMap<(String, String), Tally>, name: &
     }
 }
 
-/// Returns the samples of the last checkpoint and the next one.
+/// Returns the samples of the last and the next checkpoint.
 fn checkpoint_samples(watch: &Watch, name: &str) -> Vec<(Labels, f64)> {
     let forecast = watch.forecast();
     let of_cause = |cause: &str, value: f64| (vec![("cause", cause.to_owned())], value);

@@ -22,11 +22,11 @@ pub enum ServerProcess {
     /// Not known, for example without the data directory.
     #[default]
     Unknown,
-    /// It runs.
+    /// The server runs.
     Running,
-    /// It was stopped, according to `pg_control`.
+    /// The server was stopped, according to `pg_control`.
     ShutDown,
-    /// It does not run, because there is no `postmaster.pid`, but according to `pg_control` it was not
+    /// The server does not run, because `postmaster.pid` is missing, but according to `pg_control` it was not
     /// stopped.
     Crashed,
     /// The process with this ID, from `postmaster.pid`, does not exist here. The server crashed, or runs in
@@ -134,7 +134,7 @@ impl PostmasterFile {
     /// Reads the file of a data directory.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub fn read(data: &Path) -> io::Result<PostmasterFile> {
         let content = regular_file::read(&data.join(PID_FILE), MAX_BYTES)?;
         let text = String::from_utf8_lossy(&content);
@@ -189,7 +189,8 @@ impl ArchiverProcess {
         }
     }
 
-    /// Does the same, but waits up to `patience` for the result of an attempt that is in progress.
+    /// Finds the archiver like [`ArchiverProcess::find_for_data_directory`], but waits up to `patience` for
+    /// the result of an attempt that is in progress.
     pub fn find_after_attempt(data: &Path, patience: Duration) -> ArchiverProcess {
         /// The title shows a failure for a second, until the server tries again (`PGARCH_RESTART_INTERVAL`).
         /// Each search reads the parents of all processes.

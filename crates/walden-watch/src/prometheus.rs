@@ -5,11 +5,11 @@ use std::fmt::Write;
 /// A metric: its name, type and description.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// Its name, with the unit.
+    /// Name of the metric, with the unit.
     pub name: &'static str,
-    /// Its type: `counter` or `gauge`.
+    /// Type of the metric: `counter` or `gauge`.
     pub kind: &'static str,
-    /// Its description, a sentence.
+    /// Description of the metric, a sentence.
     pub help: &'static str,
 }
 

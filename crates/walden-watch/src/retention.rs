@@ -33,16 +33,16 @@ const MAX_AGE: Duration = Duration::from_secs(300);
 /// A healthy client reports its position within this many seconds: `wal_receiver_status_interval` is 10 s by
 /// default.
 const MAX_SILENCE_SECONDS: u64 = 15;
-/// A logical slot may wait for a transaction that has been open for this many seconds. Shorter ones are
-/// ordinary, unless the slot's `catalog_xmin` is their ID: then the slot's client has met them.
+/// A logical slot may wait for a transaction that has been open for this many seconds. Shorter transactions
+/// are ordinary, unless the slot's `catalog_xmin` is their ID: then the slot's client has reached them.
 const MIN_OPEN_SECONDS: u64 = 10;
 
 /// A file in `pg_wal` or one of its subfolders.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WalFile {
-    /// Its path relative to `pg_wal`.
+    /// Path of the file relative to `pg_wal`.
     pub name: String,
-    /// Its size in bytes.
+    /// Size of the file in bytes.
     pub bytes: u64,
     /// When it was last written.
     pub modified: Option<SystemTime>,
@@ -52,7 +52,7 @@ pub struct WalFile {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Listing {
-    /// All regular files, including those in subfolders.
+    /// All regular files, including files in subfolders.
     pub files: Vec<WalFile>,
     /// Names of files that wait to be archived.
     pub ready: HashSet<String>,
@@ -174,7 +174,7 @@ pub struct Situation {
 pub struct OpenTransaction {
     /// The session or prepared transaction that holds it open.
     pub owner: TransactionOwner,
-    /// Its ID.
+    /// ID of the transaction.
     pub xid: u32,
     /// Seconds since it started or was prepared.
     pub seconds: u64,
@@ -183,15 +183,15 @@ pub struct OpenTransaction {
 /// The owner of a transaction, which can end it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TransactionOwner {
-    /// It is prepared under this identifier.
+    /// The transaction is prepared under this identifier.
     Prepared(String),
     /// The session of the process with this ID.
     Session(u32),
 }
 
 impl OpenTransaction {
-    /// Queries the transaction with the oldest ID. A session may have started its transaction long before it
-    /// wrote and got an ID.
+    /// Queries the transaction with the oldest ID. A session may have started its transaction long before the
+    /// transaction wrote and got an ID.
     pub fn by_sql(client: &mut Client) -> Option<OpenTransaction> {
         let query = "SELECT gid, NULL, extract(epoch FROM now() - prepared)::bigint, transaction AS xid, age(transaction) FROM pg_prepared_xacts \
                      UNION ALL SELECT NULL, pid::text, extract(epoch FROM now() - xact_start)::bigint, backend_xid, age(backend_xid) \
@@ -230,18 +230,18 @@ pub enum HolderKind {
 /// A holder and the files that it holds.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Holder {
-    /// Its kind.
+    /// Kind of the holder.
     pub kind: HolderKind,
     /// The slot's name, or the kind of other files.
     pub name: String,
-    /// Number of files that belong to it.
+    /// Number of files that belong to the holder.
     pub files: u64,
-    /// Their bytes. The sum over all holders is the size of the folder.
+    /// Bytes of the files that belong to the holder. The sum over all holders is the size of the folder.
     pub bytes: u64,
-    /// Bytes of all files that it keeps, including those that other holders keep too.
+    /// Bytes of all files that the holder keeps, including files that other holders keep too.
     pub holds_bytes: u64,
-    /// Bytes that a checkpoint now could remove or recycle without this holder. For recovery, the bytes that
-    /// it could in any case.
+    /// Bytes that a checkpoint now could remove or recycle if this holder kept no files. For recovery, the
+    /// bytes that a checkpoint now could remove or recycle in any case.
     pub releases_bytes: u64,
     /// Seconds since its oldest segment was written.
     pub oldest_seconds: Option<f64>,
@@ -319,10 +319,10 @@ pub struct Recycling {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Remedy {
-    /// Bytes that it releases if only a checkpoint follows.
+    /// Bytes that the remedy releases if only a checkpoint follows.
     pub releases_bytes: u64,
-    /// Bytes that it releases together with all remedies before it. If several holders keep the same files,
-    /// the last remedy releases them.
+    /// Bytes that the remedy releases together with all remedies before it. If several holders keep the same
+    /// files, the last remedy releases these files.
     pub releases_with_previous_bytes: u64,
     pub text: String,
 }
@@ -412,8 +412,8 @@ impl Situation {
     }
 
     /// Returns the transaction for which a logical slot waits: its client has confirmed later segments than
-    /// the one that it still needs. Without a client, the transaction must have been open when the slot was
-    /// last used: later ones do not keep the slot's position.
+    /// the segment that the slot still needs. Without a client, the transaction must have been open when the
+    /// slot was last used: later transactions do not keep the slot's position.
     fn transaction_of(&self, slot: &Slot) -> Option<&OpenTransaction> {
         let segment = |lsn: Option<Lsn>| lsn.map(|lsn| self.segment_size.segment_of(lsn));
         let is_held_back = slot.is_logical && segment(slot.restart_lsn)? < segment(slot.confirmed_flush_lsn)?;
@@ -467,7 +467,7 @@ fn full_disk_text(situation: &Situation) -> Option<String> {
     ))
 }
 
-/// The bytes that become free once a holder and those before it in the list are removed.
+/// The bytes that become free once a holder and all holders before it in the list are removed.
 struct Release {
     kind: HolderKind,
     name: String,
@@ -536,13 +536,14 @@ fn holders(
     (holders, releases(&claims, &held))
 }
 
-/// Returns the number of the segment with which a checkpoint removes a `.partial` file: the one after its
-/// own. `RemoveOldXlogFiles` compares names, and `.partial` makes the name greater than that of its segment.
+/// Returns the number of the segment with which a checkpoint removes a `.partial` file: the segment after the
+/// file's own. `RemoveOldXlogFiles` compares names, and `.partial` makes the name greater than the name of
+/// the segment.
 fn number_of_partial(name: &str, size: SegmentSize) -> Option<u64> {
     SegmentName::parse(name)?.number(size)?.checked_add(1)
 }
 
-/// A segment that recovery does not need after a checkpoint now, and the claims that keep it.
+/// A segment that recovery would not need after a checkpoint now, and the claims that keep it.
 struct HeldFile {
     number: u64,
     bytes: u64,
@@ -585,7 +586,7 @@ fn safe_wal_size(slot: &Slot, situation: &Situation) -> Option<i64> {
 }
 
 impl Holder {
-    /// Returns whether it is a slot that the server invalidates before it fills the disk.
+    /// Returns whether the holder is a slot that the server invalidates before its WAL fills the disk.
     pub fn is_limited(&self, disk_free: Option<u64>) -> bool {
         // If it is 0 or negative, only the WAL until the next checkpoint is still kept.
         let left = self.safe_wal_size.map(|left| u64::try_from(left).unwrap_or(0));
@@ -658,7 +659,7 @@ impl Holder {
     }
 }
 
-/// Returns the possible holders of segments. A segment with several holders belongs to the first one.
+/// Returns the possible holders of segments. A segment with several holders belongs to the first holder.
 fn claims(listing: &Listing, situation: &Situation, current: u64) -> Vec<Claim> {
     let size = situation.segment_size;
     let settings = &situation.server.settings;
@@ -684,8 +685,8 @@ fn claims(listing: &Listing, situation: &Situation, current: u64) -> Vec<Claim> 
     }
     let is_summarised =
         settings.get("summarize_wal").is_some_and(|value| matches!(value, "on" | "true" | "yes" | "1"));
-    // A summary ends at a redo pointer. At the last one, the summarizer has read all that it can, and keeps
-    // only what recovery keeps.
+    // A summary ends at a redo pointer. At the last redo pointer, the summarizer has read all WAL that it
+    // can, and keeps only WAL that recovery keeps too.
     let summarised = listing.summarised.map(|end| size.segment_of(end)).filter(|from| *from < redo);
     if let Some(from) = summarised.filter(|_| is_summarised) {
         claims.push(claim(HolderKind::Summarizer, Some(from)));
@@ -721,8 +722,7 @@ fn other_name(name: &str) -> &'static str {
         // complete.
         _ if name.starts_with("xlogtemp.") => "segments that are being created",
         "RECOVERYXLOG" | "RECOVERYHISTORY" => "files that are being restored",
-        // The prefixes are those of walden-archive (`restore/prefetch/spool.rs`,
-        // `ingest/push/ahead.rs`).
+        // walden-archive defines the prefixes (`restore/prefetch/spool.rs`, `ingest/push/ahead.rs`).
         _ if name.starts_with("walden-prefetch-") => PREFETCHED,
         _ if name.starts_with("walden-ahead-") => "notes of walden archive push",
         // RestoreArchivedFile asks for these names; `pending.rs` of walden-archive adds the dot and the
@@ -733,7 +733,8 @@ fn other_name(name: &str) -> &'static str {
 }
 
 /// Returns how fast WAL grows, from the times at which the last segments were completed. The current segment
-/// does not count: its time is that of its last write, and the time at which it was started is not known.
+/// does not count: its modification time is the time of the last write, and the time at which it was started
+/// is not known.
 fn rate(listing: &Listing, situation: &Situation, current: u64, now: SystemTime) -> Option<f64> {
     let size = situation.segment_size;
     let age = |file: &WalFile| now.duration_since(file.modified?).ok();
@@ -844,7 +845,7 @@ mod tests {
         let limited = with_slots(&[("max_slot_wal_keep_size", "64MB")], &[("a", 6)], 1 << 30);
         assert_eq!((limited.is_growing, limited.disk_full_seconds), (false, None));
         assert_eq!(slot(&limited), Some(segment as i64));
-        // The WAL that it may keep does not fit.
+        // The WAL that the slot may keep does not fit on the disk.
         let on_a_small_disk = with_slots(&[("max_slot_wal_keep_size", "64MB")], &[("a", 6)], segment / 2);
         assert!(on_a_small_disk.is_growing);
         let unreserved = with_slots(&[("max_slot_wal_keep_size", "32MB")], &[("a", 6)], 1 << 30);

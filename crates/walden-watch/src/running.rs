@@ -12,13 +12,13 @@ use crate::process::PostmasterFile;
 /// A server that runs on this machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RunningServer {
-    /// Its data directory, as this process can access it.
+    /// Data directory of the server, as a path that this process can access.
     pub data: PathBuf,
     /// The user as which it runs: the name, or the number if the user has no name here.
     pub owner: String,
     /// The number of that user.
     pub uid: u32,
-    /// Its major version; `None` if it cannot be read.
+    /// Major version of the server; `None` if it cannot be read.
     pub version: Option<String>,
     /// The content of its `postmaster.pid`, if it can be read.
     pub file: Option<PostmasterFile>,

@@ -577,7 +577,7 @@ static COLUMNS: [Column; 7] = [
     Column { name: "why", width: Constraint::Length(11), min_width: 84 },
 ];
 
-/// Returns the first line that fits, otherwise the last one.
+/// Returns the first line that fits, otherwise the last line.
 fn fitting(mut lines: Vec<Line<'_>>, width: u16) -> Line<'_> {
     let fits = lines.iter().position(|line| line.width() <= usize::from(width));
     match fits {

@@ -42,7 +42,7 @@ impl Folders {
 /// The state of a slot and its client.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Slot {
-    /// Its name.
+    /// Name of the slot.
     pub name: String,
     /// Whether it is a logical one.
     #[serde(rename = "logical")]
@@ -59,10 +59,10 @@ pub struct Slot {
     pub client: Option<String>,
     /// Seconds since it was last used, according to the server (17 and later) or the time of its file.
     pub idle_seconds: Option<u64>,
-    /// The oldest position that it needs.
+    /// The oldest LSN that the slot needs.
     #[serde(serialize_with = "as_text")]
     pub restart_lsn: Option<Lsn>,
-    /// The position that the client of a logical slot has confirmed.
+    /// The LSN up to which the client of a logical slot has confirmed changes.
     #[serde(serialize_with = "as_text")]
     pub confirmed_flush_lsn: Option<Lsn>,
     /// The oldest transaction whose catalog rows a logical slot needs, if the server was queried.
@@ -71,8 +71,8 @@ pub struct Slot {
     /// Whether the slot is `lost`, because the server has invalidated it.
     #[serde(rename = "lost")]
     pub is_lost: bool,
-    /// Why the server has invalidated it, in the words of `invalidation_reason` of `pg_replication_slots` (17
-    /// and later, or by its file).
+    /// Why the server has invalidated the slot, as in `invalidation_reason` of `pg_replication_slots` (17 and
+    /// later, or by its file).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub invalidation_reason: Option<String>,
     /// Whether this server is a standby and synchronizes the slot from its primary (17 and later): it has no

@@ -41,11 +41,11 @@ pub enum SessionError {
     #[error("{0}")]
     Folder(#[from] FollowError),
     /// The names are of another cluster than the WAL.
-    #[error("the names are of the cluster with the system identifier {names}, the WAL is of {wal}")]
+    #[error("the names belong to the cluster with the system identifier {names}, the WAL to {wal}")]
     OtherCluster {
-        /// That of the names.
+        /// System identifier of the names.
         names: u64,
-        /// That of the WAL.
+        /// System identifier of the WAL.
         wal: u64,
     },
     /// A thread has ended by a panic, so that the server's state would stay at its last value.
@@ -88,7 +88,7 @@ pub struct SessionOptions {
     /// Files and connection strings with names. The first connection string is also asked for the server's
     /// state.
     pub name_sources: Vec<String>,
-    /// Settings that differ from those in the server's files.
+    /// Settings that differ from the settings in the server's files.
     pub settings: Vec<(String, String)>,
     /// Number of largest relations with totals of their own.
     pub relations: usize,
@@ -123,7 +123,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts to follow. `names` are those of the options' sources.
+    /// Starts to follow the WAL. `names` are the names from the sources in the options.
     ///
     /// # Errors
     /// The names are of another cluster.
@@ -254,7 +254,7 @@ impl Session {
         news
     }
 
-    /// Returns the sums of everything observed, in the form of `walden explain`.
+    /// Returns the document of `walden explain` for all WAL observed.
     pub fn document(&self) -> Document {
         let context = Context {
             names: self.watch.names(),

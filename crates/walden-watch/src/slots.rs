@@ -35,14 +35,14 @@ pub struct SlotState {
     pub database: u32,
     /// Whether it survives a restart.
     pub is_persistent: bool,
-    /// The oldest position that it needs; `None` if it reserves no WAL.
+    /// The oldest LSN that the slot needs; `None` if the slot reserves no WAL.
     pub restart_lsn: Option<Lsn>,
-    /// The position that the client of a logical slot has confirmed.
+    /// The LSN up to which the client of a logical slot has confirmed changes.
     pub confirmed_flush: Option<Lsn>,
-    /// Whether the server has invalidated it, for example because it was too far behind. It then holds no
-    /// WAL.
+    /// Whether the server has invalidated the slot, for example because it was too far behind. An invalidated
+    /// slot holds no WAL.
     pub is_invalidated: bool,
-    /// The cause, in the words of `pg_replication_slots`, if the file has it (16 and later).
+    /// The cause of the invalidation, as in `pg_replication_slots`, if the file has it (16 and later).
     pub invalidation_reason: Option<&'static str>,
     /// The output plugin of a logical slot.
     pub plugin: String,
@@ -55,15 +55,15 @@ pub struct SlotState {
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum SlotError {
-    #[error("the file is too short: {0} bytes")]
+    #[error("the slot file is too short: {0} bytes")]
     Short(usize),
-    #[error("expected the magic number 01051ca1, found {0:08x}")]
+    #[error("the slot file has a wrong magic number: expected 01051ca1, found {0:08x}")]
     Magic(u32),
-    #[error("version {0} is not known here (2, 3 and 5 are, of PostgreSQL 13 to 19)")]
+    #[error("unknown version {0} of the slot file: expected 2, 3 or 5, which PostgreSQL 13 to 19 write")]
     Version(u32),
-    #[error("its length of {0} bytes is not one that is known here")]
+    #[error("the slot file has an unknown length of {0} bytes")]
     Length(u32),
-    #[error("its checksum is wrong: stored {stored:08x}, computed {computed:08x}")]
+    #[error("the slot file's checksum is wrong: stored {stored:08x}, computed {computed:08x}")]
     Checksum { stored: u32, computed: u32 },
 }
 
@@ -71,7 +71,7 @@ impl SlotState {
     /// Parses a slot's file.
     ///
     /// # Errors
-    /// It is not such a file, is of an unknown version, or is damaged.
+    /// The file is no state file of a slot, is of an unknown version, or is damaged.
     pub fn parse(bytes: &[u8]) -> Result<SlotState, SlotError> {
         let short = || SlotError::Short(bytes.len());
         let take =
@@ -92,7 +92,7 @@ impl SlotState {
         if !matches!(version, 2 | 3 | 5) {
             return Err(SlotError::Version(version));
         }
-        // The length is without `two_phase` in 13 and with it since 14. Any other length means another
+        // The length excludes `two_phase` in 13, and includes it since 14. Any other length means another
         // layout.
         let (with_two_phase, end) = match (version, length) {
             (2, 168) => (false, HEADER + 168),
@@ -144,7 +144,7 @@ impl SlotState {
 pub struct SlotFile {
     /// The name of its folder, which is the slot's name.
     pub name: String,
-    /// Its state.
+    /// State of the slot.
     pub state: Result<SlotState, SlotError>,
     /// When the file was written.
     pub written: Option<SystemTime>,

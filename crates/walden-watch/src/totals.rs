@@ -9,12 +9,12 @@ use walden_explain::live::Piece;
 use walden_explain::tally::Tally;
 use walden_format::record::RelFileLocator;
 
-/// Most databases with a sum of their own.
+/// Maximum number of databases with a separate sum.
 const MAX_DATABASES: usize = 100;
-/// After this time without WAL, in seconds, a relation may lose its place to another one.
+/// After this time without WAL, in seconds, a relation may lose its separate sum to another relation.
 const IDLE_AFTER: f64 = 900.0;
-/// Most relations with a sum of their own, per relation among the largest. A relation that is no longer among
-/// the largest keeps its sum, so that no sum ends while it grows.
+/// Maximum number of relations with a separate sum, as a multiple of the number of largest relations. A
+/// relation that is no longer among the largest keeps its sum, so that no sum ends while it grows.
 const MAX_SHARE: usize = 10;
 
 /// Sums since the start. Each sum only grows. The sum of a relation may end once the relation is idle, and
@@ -29,22 +29,22 @@ pub struct Totals {
     pub databases: BTreeMap<Option<u32>, Tally>,
     /// Sum of the databases beyond the limit.
     pub other_databases: Tally,
-    /// By relation, for relations with a sum of their own.
+    /// Sums by relation, for relations with a separate sum.
     pub relations: FxHashMap<RelFileLocator, RelationTotal>,
     /// Sum of the other relations.
     pub other_relations: Tally,
-    /// Sum of the relations whose own sum has ended.
+    /// Sum of the relations whose separate sum has ended.
     pub left_relations: Tally,
     /// Ended sums of relations that are not yet added to `left_relations` or to another file of the same
     /// relation.
     pub(crate) ended: Vec<(RelFileLocator, Tally)>,
     /// Records and framing without a relation.
     pub no_relation: Tally,
-    /// Number of the largest relations; up to `MAX_SHARE` times as many have a sum of their own.
+    /// Number of largest relations; up to `MAX_SHARE` times as many relations have a separate sum.
     pub max_relations: usize,
     /// Committed transactions.
     pub committed: u64,
-    /// Transactions that were rolled back.
+    /// Number of transactions that were rolled back.
     pub aborted: u64,
     /// Bytes of WAL that were not counted because they could not be read.
     pub missed_bytes: u64,
@@ -54,9 +54,9 @@ pub struct Totals {
 /// The sum of a relation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RelationTotal {
-    /// Sum since the relation has a sum of its own.
+    /// Sum since the relation has a separate sum.
     pub tally: Tally,
-    /// When the relation last wrote WAL.
+    /// When the relation last wrote WAL, in seconds since the start.
     pub last: f64,
     /// Whether it is among the largest.
     pub is_large: bool,
@@ -103,8 +103,8 @@ impl Totals {
         let large = || self.relations.iter().filter(|(_, total)| total.is_large);
         if large().count() >= self.max_relations {
             let idlest = large().min_by(|one, other| one.1.last.total_cmp(&other.1.last));
-            // An idle relation loses its place, and so does a small one to a relation that now writes more at
-            // once than it ever has.
+            // An idle relation loses its separate sum, and so does a small relation if another relation now
+            // writes more at once than the small relation ever has.
             let smallest = || large().min_by_key(|(key, total)| (total.tally.bytes(), **key));
             let leaves = match idlest {
                 Some((key, total)) if now - total.last > IDLE_AFTER => Some(*key),

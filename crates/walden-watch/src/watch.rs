@@ -1,4 +1,5 @@
-//! Follows WAL and computes sums: in total, over the last minutes, and by checkpoint.
+//! Follows WAL and sums up its bytes, records and images by owner: since the start, over the last minutes,
+//! and per checkpoint.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -99,7 +100,7 @@ pub struct Watch {
 pub struct Note {
     /// Time of the event.
     pub time: SystemTime,
-    /// Its description.
+    /// Description of the event.
     pub text: String,
 }
 
@@ -382,7 +383,7 @@ impl Watch {
         self.windows.last(self.now(), seconds)
     }
 
-    /// Starts a new interval, and returns the previous one.
+    /// Starts a new interval, and returns the window of the previous interval.
     pub fn take_interval(&mut self) -> Window {
         let now = self.now();
         match self.interval.replace((now, Sums::default())) {
@@ -391,8 +392,8 @@ impl Watch {
         }
     }
 
-    /// Returns the current checkpoint cycle: that of a checkpoint in progress, of the last one in the WAL, or
-    /// of the last one in `pg_control`.
+    /// Returns the current checkpoint cycle: it starts at the checkpoint in progress, or else at the last
+    /// checkpoint in the WAL or in `pg_control`.
     pub fn cycle(&self) -> Option<Cycle> {
         let server_started = self.server.started.map(|started| started as f64);
         let of = |redo, time: i64| Cycle { redo, began: Some(time as f64), server_started };
@@ -404,7 +405,7 @@ impl Watch {
     }
 
     /// Predicts the next checkpoint at the rate of the last minute. For a stopped server, returns only the
-    /// WAL since the last one.
+    /// WAL since the last checkpoint.
     pub fn forecast(&self) -> Option<Forecast> {
         let window = self.window(RATE_WINDOW);
         let rate = window.per_second(window.sums.total().bytes());
@@ -444,7 +445,7 @@ impl Watch {
         self.checkpoint_settings
     }
 
-    /// Returns the checkpoints seen, the last one last.
+    /// Returns the checkpoints seen, in WAL order.
     pub fn checkpoints(&self) -> &[Checkpoint] {
         &self.checkpoints
     }

@@ -29,7 +29,7 @@ pub struct Sums {
     pub images: ImageTable,
     /// Committed transactions.
     pub committed: u64,
-    /// Transactions that were rolled back.
+    /// Number of transactions that were rolled back.
     pub aborted: u64,
 }
 

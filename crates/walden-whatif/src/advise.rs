@@ -54,10 +54,10 @@ impl Aim {
     /// processor time or compression.
     ///
     /// # Errors
-    /// A part that states none of these, or contains an unknown word.
+    /// A part that states no aim, or contains an unknown word.
     pub fn parse(text: &str) -> Result<Aim, AimError> {
         let spaced = text.to_lowercase().replace(',', " , ").replace(';', " ; ").replace("per cent", "%");
-        // `without` starts a part and is also a word of it.
+        // `without` starts a part and is also a word of this part.
         let spaced = spaced.replace("without ", ", without ").replace("percent", "%").replace(" %", "%");
         let words: Vec<&str> = spaced.split_whitespace().collect();
         let mut aim = Aim::default();
@@ -191,7 +191,7 @@ fn seconds_of(unit: &str) -> Option<f64> {
     })
 }
 
-/// Returns the bytes of a unit. As in PostgreSQL's settings, `GB` and `GiB` are the same.
+/// Returns the bytes of a unit. As in PostgreSQL's settings, `GB` means the same as `GiB`.
 fn size_unit(unit: &str) -> Option<f64> {
     const UNITS: [(&[&str], u32); 5] = [
         (&["b", "byte", "bytes"], 0),
@@ -232,7 +232,7 @@ fn processor_rate(words: &[&str]) -> Option<f64> {
     Some(number * seconds_of(&unit)? / over)
 }
 
-/// Values of a setting to try, alone and in combination with the others, ascending.
+/// Values of a setting to try, alone and in combination with other settings, ascending.
 struct CandidateValues {
     name: &'static str,
     values: &'static [&'static str],
@@ -271,7 +271,7 @@ const CANDIDATES: &[CandidateValues] = &[
 /// Name and value of each setting of a set.
 type Changes = Vec<(String, String)>;
 
-/// Returns the sets of settings to try for an aim; the first one is empty.
+/// Returns the sets of settings to try for an aim; the first set is empty.
 pub fn candidates(aim: &Aim, version: Major, segment_size: SegmentSize) -> Vec<Changes> {
     let mut done: Vec<&str> = Vec::new();
     let mut lists: Vec<(&str, Vec<String>)> = Vec::new();
@@ -297,7 +297,8 @@ fn is_valid(name: &str, value: &str, segment_size: SegmentSize) -> bool {
     name != "max_wal_size" || size_of(value).is_some_and(|bytes| bytes >= 2 * segment_size.bytes())
 }
 
-/// Returns all combinations of the values of settings, each also unchanged; the first one is empty.
+/// Returns all combinations of the values of settings, in which each setting may also be unchanged; the first
+/// combination is empty.
 fn combine(lists: &[(&str, Vec<String>)]) -> Vec<Changes> {
     let mut all = vec![Changes::new()];
     for (name, values) in lists {
@@ -362,11 +363,11 @@ pub struct Advice {
     pub aim: String,
     /// Whether all limits are met.
     pub reached: bool,
-    /// If not, the reason why this is the best candidate, in words; otherwise empty.
+    /// If the aim is not met, the reason why this is the best candidate, as text; otherwise empty.
     pub why: String,
     /// The changes, largest saving first.
     pub steps: Vec<Step>,
-    /// Reasons why the trace may be too short for it, in words; absent if there are none.
+    /// Reasons why the trace may be too short for this advice, as text; absent if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -376,11 +377,11 @@ pub struct Advice {
 pub struct Step {
     /// The SQL statement.
     pub statement: String,
-    /// This change and the preceding ones, as in [`Predicted::name`].
+    /// This change and all preceding changes, as in [`Predicted::name`].
     pub name: String,
     /// WAL in bytes with these changes.
     pub bytes: u64,
-    /// The same relative to the prediction for the trace's own settings: -0.4 is 40 % less.
+    /// Change relative to the prediction for the trace's own settings: -0.4 is 40 % less.
     pub change: f64,
     /// Maximum recovery time with these changes, in seconds.
     pub recovery_seconds: f64,
@@ -388,7 +389,7 @@ pub struct Step {
     pub pg_wal_bytes: u64,
     /// Processor time for compressing images during the trace, in seconds.
     pub compression_seconds: f64,
-    /// Costs and risks, in words; empty if none are known.
+    /// Costs and risks, as text; empty if none are known.
     pub risk: String,
 }
 
@@ -462,8 +463,8 @@ pub fn choose(aim: &Aim, predicted: &[Predicted], trace_bytes: u64, seconds: Opt
     Advice { aim: aim.to_string(), reached, why, steps: steps(chosen, &distinct), warnings }
 }
 
-/// Keeps one prediction for each list of changed settings and each compression method: that with the smallest
-/// sizes and times.
+/// Keeps one prediction for each list of changed settings and each compression method: the prediction with
+/// the smallest sizes and times.
 fn smallest(all: Vec<&Predicted>) -> Vec<&Predicted> {
     let amount = |value: &str| size_of(value).or(seconds(value).map(i64::cast_unsigned));
     let split = |one: &Predicted| -> (Vec<(String, String)>, Vec<u64>) {

@@ -11,7 +11,7 @@ use crate::settings::Settings;
 /// A segment of the trace, compressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sample {
-    /// Bytes of full-page images in it.
+    /// Bytes of full-page images in the sample.
     pub images: u64,
     /// All other bytes.
     pub other: u64,
@@ -33,12 +33,12 @@ pub struct Rates {
 /// A compressor and its rates on the trace.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Compressor {
-    /// Its name or command.
+    /// Name or command of the compressor.
     pub name: String,
-    /// Whether it decompresses images that the server compressed, so that these take as many bytes as
-    /// uncompressed ones.
+    /// Whether the compressor decompresses images that the server compressed, so that these take as many
+    /// bytes as images that the server did not compress.
     pub recompresses_images: bool,
-    /// Its rates.
+    /// The compressor's rates.
     pub rates: Rates,
 }
 
@@ -47,9 +47,9 @@ pub struct Compressor {
 pub struct ArchiveSize {
     /// Name or command of the compressor.
     pub compressor: String,
-    /// Bytes.
+    /// Size of the archive in bytes.
     pub bytes: u64,
-    /// Error of `bytes` in either direction.
+    /// Error of `bytes` in either direction, in bytes.
     pub error_bytes: u64,
     /// An archive of the same work for a month, in an object store.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,12 +61,12 @@ pub struct ArchiveSize {
 pub struct ArchiveMonth {
     /// Bytes that are stored in the month.
     pub stored_bytes: f64,
-    /// Bytes that are billed at any time: those of the days that the archive keeps, or of the minimum storage
-    /// duration.
+    /// Number of bytes that are billed at any time: the WAL of the days that the archive keeps, or of the
+    /// minimum storage duration.
     pub billed_bytes: f64,
-    /// Requests that write or list.
+    /// Number of requests that write or list.
     pub put_requests: f64,
-    /// Requests that read.
+    /// Number of requests that read.
     pub get_requests: f64,
     /// Price of the billed bytes and the requests, if prices are known.
     pub price: Option<f64>,
@@ -133,7 +133,7 @@ impl Compressor {
             // Images that the server has compressed do not shrink further.
             images as f64
         } else {
-            // The same number of bytes per image as in the trace.
+            // Images have as many bytes on average as in the trace.
             let (buckets, count) = actual;
             let each =
                 buckets.get(Bucket::CheckpointImages) as f64 / count.max(1) as f64 * self.rates.images?;

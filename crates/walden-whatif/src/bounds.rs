@@ -15,17 +15,19 @@ const RECHECK_SECONDS: i64 = 16;
 /// Minimum and maximum of `checkpoint_timeout` in seconds.
 pub(crate) const TIMEOUTS: (i64, i64) = (30, 86_400);
 
-/// The part of the trace between two checkpoints, before the first one, or after the last one.
+/// The part of the trace between two checkpoints, before the first checkpoint, or after the last checkpoint.
 struct Cycle {
     /// The redo pointer at its start.
     redo: Lsn,
-    /// Its start, its end, and the end of its first transaction, in microseconds since 1970-01-01 UTC.
+    /// The cycle's start, its end, and the end of its first transaction, in microseconds since 1970-01-01
+    /// UTC.
     begin: i64,
     end: i64,
     first_commit: i64,
-    /// Whether a checkpoint without a record in the trace may have started in it.
+    /// Whether a checkpoint without a record in the trace may have started in the cycle.
     may_hide_checkpoint: bool,
-    /// Whether a request may have been skipped in it, which restarts the timeout (`explain_checkpoints`).
+    /// Whether a request may have been skipped in the cycle, which restarts the timeout
+    /// (`explain_checkpoints`).
     may_have_skipped_request: bool,
 }
 
@@ -96,7 +98,7 @@ pub(crate) fn shortest_timeout(survey: &Survey, checkpoints: &[Checkpoint], sett
 }
 
 /// Whether the length of the cycle before a checkpoint shows `checkpoint_timeout`: WAL was written early in
-/// it, and no request was skipped.
+/// the cycle, and no request was skipped.
 pub(crate) fn shows_timeout(survey: &Survey, before: &Checkpoint, one: &Checkpoint) -> bool {
     let pair = [*before, *one];
     let cycle = cycles(survey, &pair).into_iter().nth(1);

@@ -83,7 +83,7 @@ impl Buckets {
         self.0[bucket as usize] += bytes;
     }
 
-    /// Replaces each sum by the mean of both.
+    /// Replaces the bytes of each bucket by the mean of `self` and `other`.
     pub(crate) fn mean_with(&mut self, other: &Buckets) {
         self.0.iter_mut().zip(other.0).for_each(|(one, other)| *one = one.midpoint(other));
     }

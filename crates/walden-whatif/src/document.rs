@@ -25,11 +25,11 @@ use crate::trace::Diagnostics;
 pub struct Document {
     /// Bytes of the trace, as a distance of LSNs.
     pub trace_bytes: u64,
-    /// Bytes under the first set of settings; with advice, under the last one.
+    /// Predicted bytes under the first set of settings; with advice, under the last set.
     pub predicted_bytes: u64,
     /// Relative error of the prediction for the trace's own settings, as a fraction: 0.01 is 1 % too much.
     pub self_check_error: f64,
-    /// Number of checkpoints under the first set of settings; with advice, under the last one.
+    /// Predicted number of checkpoints under the first set of settings; with advice, under the last set.
     pub checkpoints: u64,
     /// The trace that was read.
     pub trace: Trace,
@@ -42,7 +42,7 @@ pub struct Document {
     /// Settings that reach the aim; absent without an aim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<Advice>,
-    /// Assumptions and limitations, in words.
+    /// Assumptions and limitations, as text.
     pub notes: Vec<String>,
 }
 
@@ -55,18 +55,18 @@ pub struct Trace {
     pub from: String,
     /// LSN of its end.
     pub to: String,
-    /// Seconds between its first and its last transaction end, including fractions; `None` if no transaction
-    /// ends in it.
+    /// Seconds between the first and the last transaction end of the trace, including fractions; `None` if no
+    /// transaction ends in the trace.
     pub seconds: Option<f64>,
     /// Number of records.
     pub records: u64,
     /// Number of full-page images after checkpoints.
     pub images: u64,
-    /// Number of checkpoints that started in it, by cause.
+    /// Number of checkpoints that started in the trace, by cause.
     pub checkpoints: Causes,
     /// Bytes by bucket, in the order of reports.
     pub buckets: Vec<BucketBytes>,
-    /// Sizes of an archive of it, by compressor; absent if there are none.
+    /// Sizes of an archive of the trace, by compressor; absent if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub archive: Vec<ArchiveSize>,
 }
@@ -76,7 +76,7 @@ pub struct Trace {
 pub struct SelfCheck {
     /// Bytes predicted.
     pub predicted_bytes: u64,
-    /// Its relative error, as a fraction: the same as [`Document::self_check_error`].
+    /// Relative error of the self-check, as a fraction: the value of [`Document::self_check_error`].
     pub error: f64,
     /// Number of checkpoints predicted, by cause.
     pub checkpoints: Causes,

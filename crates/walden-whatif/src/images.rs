@@ -29,7 +29,7 @@ pub struct RawImage {
 /// Size of a full-page image in a record, including its header.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ImageSize {
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: u32,
     /// How the figure was obtained.
     pub basis: Basis,
@@ -67,11 +67,11 @@ const COMPRESSED_FIRST: u64 = 64;
 const SAMPLE_DISTANCES: std::ops::RangeInclusive<u32> = 8..=24;
 
 /// Compression ratio assumed if no page of the trace is known: halfway between pages of blanks and numbers,
-/// as in pgbench (0.2 pglz, 0.25 lz4, 0.1 zstd), and incompressible ones. The error is at most as large as
+/// as in pgbench (0.2 pglz, 0.25 lz4, 0.1 zstd), and incompressible pages. The error is at most as large as
 /// the value itself.
 const USUAL_RATIO: f64 = 0.45;
 
-/// Estimates the sizes of compressed images by compressing all of them, or a sample per relation.
+/// Estimates the sizes of compressed images by compressing all images, or a sample per relation.
 pub struct Compressor {
     recompressor: Recompressor,
     all: bool,
@@ -84,15 +84,15 @@ pub struct Compressor {
 
 /// Sample of the images of a relation under one method, in WAL order.
 ///
-/// An image that is not compressed is assigned the ratio of the last compressed one before it. So each
-/// sampled image represents the images up to the next sampled one: the sum follows data that changes along
-/// the relation, and the first images, all of which are compressed, represent only themselves.
+/// An image that is not sampled is assigned the ratio of the last sampled image. So each sampled image
+/// represents the images up to the next sampled image: the sum follows data that changes along the relation,
+/// and the first images, all of which are compressed, represent only themselves.
 #[derive(Clone, Copy, Default, Debug)]
 struct Stratum {
     compressed: u64,
     raw_bytes: u64,
     compressed_bytes: u64,
-    /// Images until the next compressed one, after the first ones.
+    /// Number of images until the next sampled image, once the first images are sampled.
     until_next: u32,
     last_ratio: f64,
     /// The difference between the last two ratios.
@@ -127,9 +127,9 @@ impl Stratum {
         self.until_next = distances.start() + random % (distances.end() - distances.start() + 1);
     }
 
-    /// Returns the variance of the images since the last compressed one, from the difference between the
-    /// ratios at both ends. It is large where the data changes, and small where images are alike, however few
-    /// were compressed. `raw`: bytes of one image.
+    /// Returns the variance of the images since the last compressed image, from the difference between the
+    /// ratios of this image and the next compressed image. The variance is large where the data changes, and
+    /// small where images are alike, however few were compressed. `raw`: bytes of one image.
     fn variance_of_followers(&self, raw: u32) -> f64 {
         let followers = self.followers_bytes;
         self.last_difference.powi(2) / 2.0 * followers * (followers + f64::from(raw))
@@ -183,7 +183,7 @@ impl Compressor {
             }
             _ => self.raw.extend_from_slice(&page.0),
         }
-        // In the page, `pd_lsn` is already that of the record itself (`PageXLogRecPtr`).
+        // In the page, `pd_lsn` is already the LSN of the record itself (`PageXLogRecPtr`).
         let lsn = [(image.lsn.0 >> 32) as u32, image.lsn.0 as u32].map(u32::to_le_bytes);
         self.raw.iter_mut().zip(lsn.as_flattened()).for_each(|(byte, of_lsn)| *byte = *of_lsn);
         let smaller = self.recompressor.compress(method, &self.raw, &mut self.compressed);
@@ -275,7 +275,7 @@ mod tests {
                 guessed += f64::from(sample.image_size(Method::Pglz, RELATION, raw, Some(&page)).bytes);
             }
             let (off, error) = ((exact - guessed).abs(), sample.error(Method::Pglz));
-            // At most the images between two sampled ones are counted as the other kind.
+            // At most the images between two sampled images are counted as the other kind.
             assert!(off <= error && off <= 25.0 * 8192.0, "{first}: {exact} {guessed} {error}");
             assert!(error < 50.0 * 8192.0, "{first}: {error}");
         }

@@ -2,9 +2,9 @@
 
 use walden_format::lsn::Lsn;
 
-/// Returns the value that is in force for most bytes of the range, and its share of them. `values` are the
-/// setting's, each with the position from which it is in force; the first one also counts for the WAL before
-/// it.
+/// Returns the value that is in force for most bytes of the range, and the share of these bytes. `values` are
+/// the setting's values, each with the LSN from which the value is in force; the first value also counts for
+/// earlier WAL.
 pub(crate) fn most_in_force<T: Copy + PartialEq>(
     values: &[(Lsn, T)],
     (from, to): (Lsn, Lsn),
@@ -24,7 +24,7 @@ pub(crate) fn most_in_force<T: Copy + PartialEq>(
         }
     }
     let all: u64 = bytes.iter().map(|(_, bytes)| bytes).sum();
-    // The first of equal ones.
+    // Of several values with as many bytes, the first.
     let (value, most) = bytes.into_iter().rev().max_by_key(|(_, bytes)| *bytes)?;
     Some((value, if all == 0 { 1.0 } else { most as f64 / all as f64 }))
 }

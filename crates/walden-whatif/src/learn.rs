@@ -1,4 +1,4 @@
-//! Infers the settings that a trace was taken under, and assumes the others.
+//! Infers the settings under which a trace was taken, and assumes settings that the trace does not show.
 
 use serde::Serialize;
 use walden_explain::checkpoints::{
@@ -26,28 +26,28 @@ pub enum Origin {
     Server,
     /// Evidence in the trace.
     Learned,
-    /// The trace has no evidence of it.
+    /// The trace has no evidence of the setting.
     Assumed,
 }
 
 /// A setting of the trace.
 #[derive(Clone, Debug, Serialize)]
 pub struct Traced {
-    /// Its name.
+    /// Name of the setting.
     pub name: &'static str,
-    /// Its value.
+    /// Value of the setting.
     pub value: String,
     /// The source of the value.
     pub from: Origin,
-    /// The evidence, in words.
+    /// The evidence, as text.
     pub why: String,
     /// For an assumed value: the smallest and the largest value that the trace allows, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<[String; 2]>,
-    /// Whether the value is given and the trace shows another one.
+    /// Whether the value is given and the trace shows another value.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub contradicted: bool,
-    /// The server's current value, if the trace shows another one, which counts.
+    /// The server's current value, if the trace shows another value; the trace's value counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
 }
@@ -75,7 +75,7 @@ impl Traced {
 pub struct Learned {
     /// The settings.
     pub settings: Settings,
-    /// The same settings for display, each with its origin.
+    /// The settings for display, each with its origin.
     pub traced: Vec<Traced>,
     /// The checkpoints of the trace, with their causes.
     pub checkpoints: Vec<Checkpoint>,
@@ -83,9 +83,9 @@ pub struct Learned {
     pub request_lag: RequestLag,
     /// Bytes by which the latest start of a checkpoint by volume exceeds that delay.
     pub late_by: u64,
-    /// For each checkpoint requested by volume while another one was in progress, in order: whether it was
-    /// skipped. The server skips it if the preceding checkpoint's record is the last in the WAL, so that no
-    /// activity followed (`CreateCheckPoint`).
+    /// For each checkpoint requested by volume while another checkpoint was in progress, in order: whether it
+    /// was skipped. The server skips a checkpoint if the preceding checkpoint's record is the last in the
+    /// WAL, so that no activity followed (`CreateCheckPoint`).
     pub skipped_requests: Vec<bool>,
     /// Microseconds that a requested checkpoint takes, which is not throttled: for writing and, above all,
     /// syncing.
@@ -104,8 +104,8 @@ pub struct Extreme {
     pub max_wal_size: Option<u64>,
 }
 
-/// Converts settings in the form of `pg_settings` (`300 s`, `64 16MB`) to that of `postgresql.conf`. Omits
-/// settings that predictions do not support.
+/// Converts values of `pg_settings` (`300 s`, `64 16MB`) to values for `postgresql.conf`. Omits settings that
+/// predictions do not support.
 pub fn settings_from_server(reported: &std::collections::BTreeMap<String, String>) -> Vec<(String, String)> {
     let known = crate::settings::ROWS.iter().filter(|row| row.show.is_some());
     let one = |row: &crate::settings::Row| {
@@ -125,9 +125,9 @@ pub fn settings_from_server(reported: &std::collections::BTreeMap<String, String
 }
 
 /// Infers the settings of the range `window` of a trace. Names and values of a server's settings, `server`,
-/// count where the trace has no evidence: it may have been written before a setting was changed. Those in
-/// `given` override both. If a setting changes within the range, the value in force for most of its bytes
-/// counts.
+/// count where the trace has no evidence: the trace may have been written before a setting was changed.
+/// Settings in `given` override both. If a setting changes within the range, the value in force for most of
+/// its bytes counts.
 ///
 /// # Errors
 /// A given setting that is unknown or has an invalid value.
@@ -275,8 +275,8 @@ fn learn_wal_level(survey: &Survey, window: (Lsn, Lsn), settings: &mut Settings)
     Traced::new("wal_level", level.to_string(), from, why)
 }
 
-/// Whether the trace has an online checkpoint. Above `minimal`, each one logs a snapshot of running
-/// transactions (`LogStandbySnapshot`); the caller has found no such snapshot.
+/// Whether the trace has an online checkpoint. Above `minimal`, each online checkpoint logs a snapshot of
+/// running transactions (`LogStandbySnapshot`); the caller has found no snapshot.
 fn snapshots_missing(survey: &Survey) -> bool {
     let start = survey.span.map_or(Lsn(u64::MAX), |span| span.0);
     survey.checkpoints.iter().any(|one| !one.shutdown && one.is_finished && one.redo >= start)
@@ -326,7 +326,7 @@ fn learn_compression(survey: &Survey, window: (Lsn, Lsn), settings: &mut Setting
     Traced::new("wal_compression", settings.show("wal_compression").unwrap_or_default(), from, why)
 }
 
-/// Describes a fraction of the bytes, unless it is all of them.
+/// Describes a fraction of the bytes; empty if the fraction is 1.
 fn describe_share(share: f64) -> String {
     if share >= 1.0 { String::new() } else { format!(", for {:.1} % of the bytes", 100.0 * share) }
 }
@@ -364,8 +364,8 @@ fn learn_hints(
     infer_hints(records, logged, given, settings)
 }
 
-/// Infers `wal_log_hints` and data checksums. An image for hint bits shows that one of the two is on, but not
-/// which: a known value of one determines the other.
+/// Infers `wal_log_hints` and data checksums. An image for hint bits shows that at least one of the two
+/// settings is on, but not which: if one is known to be off, the other is on.
 fn infer_hints(records: u64, logged: LoggedHints, given: GivenHints, settings: &mut Settings) -> [Traced; 2] {
     let images = format!("{records} full-page images for hint bits");
     let are_hints_off = given.wal_log_hints.map_or(logged.is_off_before_images, |on| !on);
@@ -458,7 +458,7 @@ fn group_intervals(mut intervals: Vec<(i64, u64)>) -> Vec<Intervals> {
 }
 
 /// Infers `max_wal_size` from the distances of checkpoints by volume ([`volume_segments`]). Without such a
-/// checkpoint, the trace shows only the number of segments that were filled without one.
+/// checkpoint, the trace shows only the number of segments that were filled without a checkpoint by volume.
 fn learn_max_wal_size(survey: &Survey, checkpoints: &[Checkpoint], settings: &mut Settings) -> Traced {
     const NAME: &str = "max_wal_size";
     let size = survey.segment_size;
@@ -521,7 +521,8 @@ fn learn_archive_timeout(survey: &Survey, settings: &mut Settings) -> Traced {
         .filter_map(|pair| Some((survey.time_at(pair[1])? - survey.time_at(pair[0])?) as f64 / 1e6))
         .collect();
     let since_start = seconds_since_start(survey);
-    // A segment that stayed open for longer contradicts the timeout: a scheduled job switched the others.
+    // A segment that stayed open for longer contradicts the timeout: a scheduled job switched the other
+    // segments.
     let longest_open = longest_open(survey);
     let mean = |seconds: &[f64]| mean_of_equal(seconds).filter(|mean| longest_open <= 1.1 * mean + 2.0);
     let (mean, why) = match (mean(&seconds), mean(&since_start)) {
@@ -567,7 +568,8 @@ fn seconds_since_start(survey: &Survey) -> Vec<f64> {
     survey.switches.iter().filter_map(since_start).collect()
 }
 
-/// Returns the mean of times that differ no more than a timer's, if there are enough of them.
+/// Returns the mean of times that differ no more than the intervals of a timer; `None` if they differ more,
+/// or are too few.
 fn mean_of_equal(seconds: &[f64]) -> Option<f64> {
     let [least, most] = [f64::min, f64::max].map(|of| seconds.iter().copied().reduce(of).unwrap_or(0.0));
     // Allow a second for the checkpointer, which uses whole seconds of the clock (`CheckArchiveTimeout`).
@@ -651,7 +653,8 @@ fn shortest_unthrottled_checkpoint(checkpoints: &[Checkpoint], survey: &Survey, 
     checkpoints.iter().filter(|one| one.cause == Cause::Requested).filter_map(took).min().unwrap_or(0)
 }
 
-/// Whether each checkpoint that was requested while another one was in progress was skipped.
+/// Returns, for each checkpoint that was requested while another checkpoint was in progress, whether it was
+/// skipped.
 fn skipped_requests(checkpoints: &[Checkpoint], settings: &Settings) -> Vec<bool> {
     let size = settings.segment_size;
     let outcome = |pair: &[Checkpoint]| {

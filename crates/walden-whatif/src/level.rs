@@ -97,7 +97,7 @@ pub fn variant(
         }
         (Level::Replica, Level::Minimal) => replica_to_minimal(record, as_traced),
         (_, Level::Logical) => replica_to_logical(record, touched, as_traced, identities),
-        // The data that `minimal` did not log is unknown; everything else is the same.
+        // The data that `minimal` did not log is unknown; all other data stays the same.
         _ => Variant { estimated: true, ..as_traced },
     }
 }
@@ -331,7 +331,7 @@ impl Identities {
     fn note(&mut self, database: u32, version: Major, tuple: &[u8]) {
         const XMAX: std::ops::Range<usize> = 4..8;
         const HEADER_BYTES: usize = 22;
-        // `relreplident`; 18 added `relallfrozen` before it.
+        // Offset of `relreplident`; 18 added `relallfrozen` before it.
         let identity_at = if version >= Major::V18 { 130 } else { 126 };
         let row = tuple.get(usize::from(tuple[HEADER_BYTES])..).unwrap_or_default();
         let (Some(file), Some(identity)) = (row.get(Self::FILE..Self::FILE + 4), row.get(identity_at)) else {
@@ -363,7 +363,7 @@ pub struct Unlogged {
 #[derive(Debug)]
 struct File {
     created_by: u32,
-    /// Number of blocks, and for the first ones their slot in the page store.
+    /// Number of blocks, and for the first blocks their slots in the page store.
     blocks: u64,
     slots: FxHashMap<(Fork, u32), Slot>,
     /// Whether rows were inserted one by one, which searches the free space map
@@ -382,8 +382,9 @@ pub struct SmallFile {
     pub relation: RelFileLocator,
     /// The pages with their slots in the page store, in the order of the file.
     pub pages: Vec<((Fork, u32), Slot)>,
-    /// Whether it may have a free space map, which is not logged. A table of two pages or more has one,
-    /// unless `COPY` or `CREATE TABLE AS` filled it. WAL does not distinguish the latter from `INSERT`.
+    /// Whether the file's table may have a free space map, which is not logged. A table of two pages or more
+    /// has a free space map, unless `COPY` or `CREATE TABLE AS` filled the table, which WAL does not
+    /// distinguish from `INSERT`.
     pub may_have_free_space_map: bool,
 }
 
@@ -451,21 +452,21 @@ impl Unlogged {
         }
     }
 
-    /// Whether a record changes only such files.
+    /// Returns whether a record changes only files that `minimal` does not log.
     pub fn covers(&self, record: &Record<'_>) -> bool {
         !self.files.is_empty()
             && !record.blocks.is_empty()
             && record.blocks.iter().all(|block| self.files.contains_key(&block.relation))
     }
 
-    /// Records that a row was inserted into such a file.
+    /// Records that a row was inserted into a file that `minimal` does not log.
     pub fn note_insert(&mut self, relation: RelFileLocator) {
         if let Some(file) = self.files.get_mut(&relation) {
             file.has_single_inserts = true;
         }
     }
 
-    /// Records the slot of a page of such a file.
+    /// Records the slot of a page of a file that `minimal` does not log.
     pub fn note_page(&mut self, relation: RelFileLocator, place: (Fork, u32), slot: Slot) {
         let Some(file) = self.files.get_mut(&relation) else { return };
         if let Some(known) = file.slots.get_mut(&place) {

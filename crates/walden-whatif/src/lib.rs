@@ -2,11 +2,12 @@
 //!
 //! # How it works
 //!
-//! A *trace* is a run of WAL segments. It is replayed record by record into simulated servers, one per set of
-//! settings. The sizes of records determine the insert position, the position and the clock determine when
-//! segments fill up and checkpoints start, and checkpoints determine which blocks carry a full-page image.
-//! [`survey`] is the first pass over the trace, [`learn`] infers the settings it was taken under, [`trace`]
-//! replays it, [`simulate`] is one server under other settings, and [`predict()`] runs all of these.
+//! A *trace* is a run of WAL segments. The trace is replayed record by record into simulated servers, one per
+//! set of settings. The sizes of records determine the insert position, the position and the clock determine
+//! when segments fill up and checkpoints start, and checkpoints determine which blocks carry a full-page
+//! image. [`survey`] is the first pass over the trace, [`learn`] infers the settings under which the trace
+//! was taken, [`trace`] replays it, [`simulate`] is one server under other settings, and [`predict()`] runs
+//! all of these.
 #![forbid(unsafe_code)]
 
 pub mod advise;

@@ -19,7 +19,7 @@ impl Mean {
         (self.sum, self.count) = (self.sum + u64::from(value), self.count + 1);
     }
 
-    /// Returns the mean of both.
+    /// Returns the mean over the values of `self` and `other`.
     pub fn plus(self, other: Mean) -> Mean {
         Mean { sum: self.sum + other.sum, count: self.count + other.count }
     }

@@ -53,12 +53,13 @@ pub enum MeasureError {
     NoPipe,
     /// The command has failed.
     #[error(
-        "{command}: {status}; expected a command that compresses its input to its output, such as gzip or zstd -3"
+        "the compression command {command} ended with {status}: expected a command that compresses its standard input to its standard \
+         output, such as gzip or zstd -3"
     )]
     Failed {
         /// The command.
         command: String,
-        /// Its status.
+        /// Exit status of the command.
         status: ExitStatus,
     },
 }

@@ -50,26 +50,26 @@ pub struct ObjectEffect {
     pub what: String,
     /// Bytes added in the best case; negative if saved.
     pub best_bytes: i64,
-    /// The same in the worst case.
+    /// Change of the WAL in the worst case, in bytes.
     pub worst_bytes: i64,
-    /// The assumptions of both cases, in words.
+    /// The assumptions of both cases, as text.
     pub why: String,
 }
 
 /// Activity on a table and its indexes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Tuples inserted.
+    /// Number of tuples inserted.
     pub inserts: u64,
-    /// HOT updates.
+    /// Number of HOT updates.
     pub hot_updates: u64,
-    /// Non-HOT updates whose new tuple is on the same page: an indexed column was changed.
+    /// Number of non-HOT updates whose new tuple is on the same page: an indexed column was changed.
     pub same_page_updates: u64,
-    /// Non-HOT updates whose new tuple is on another page, mostly for lack of free space.
+    /// Number of non-HOT updates whose new tuple is on another page, mostly for lack of free space.
     pub moved_updates: u64,
     /// Bytes of full-page images of the table.
     pub table_images: u64,
-    /// Bytes of the images among these of pages that received a moved tuple.
+    /// Portion of `table_images` in images of pages that received a moved tuple.
     pub moved_images: u64,
     /// Bytes of the indexes' records without full-page images.
     pub index_plain: u64,
@@ -78,17 +78,17 @@ pub struct Counts {
     /// Inserted rows whose entries are in the indexes' records. Rows from before an index was built have
     /// none.
     pub inserted: IndexEntries,
-    /// The same for non-HOT updates within a page.
+    /// Entries for non-HOT updates within a page.
     pub updated_on_page: IndexEntries,
-    /// The same for non-HOT updates to another page.
+    /// Entries for non-HOT updates to another page.
     pub updated_elsewhere: IndexEntries,
     /// Highest block number seen, plus one.
     pub pages: u64,
     /// Number of page observations.
     pub pages_seen: u64,
-    /// Sum of the line pointers over these observations.
+    /// Number of line pointers, summed over the page observations.
     pub line_pointers: u64,
-    /// Sum of the free bytes over these observations.
+    /// Number of free bytes, summed over the page observations.
     pub free: u64,
 }
 
@@ -123,7 +123,7 @@ enum EntryCause {
 #[derive(Clone, Copy, Debug)]
 struct LastRows {
     cause: EntryCause,
-    /// Rows whose first entry has not been seen.
+    /// Number of rows whose first entry has not been seen.
     rows: u64,
 }
 

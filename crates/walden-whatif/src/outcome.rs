@@ -24,9 +24,9 @@ pub enum Basis {
 /// A checkpoint of a simulated server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SimulatedCheckpoint {
-    /// Its redo pointer.
+    /// Redo pointer of the checkpoint.
     pub redo: Lsn,
-    /// Its start, in microseconds since 1970-01-01 UTC.
+    /// Start of the checkpoint, in microseconds since 1970-01-01 UTC.
     pub time: i64,
     /// What triggered it.
     pub cause: Cause,
@@ -35,11 +35,11 @@ pub struct SimulatedCheckpoint {
 /// The WAL that the same work would write under some settings.
 #[derive(Clone, Debug, Default)]
 pub struct Prediction {
-    /// Distance from the first record's start to the last one's end, in bytes.
+    /// Distance from the first record's start to the last record's end, in bytes.
     pub bytes: u64,
-    /// The same by bucket.
+    /// `bytes` by bucket.
     pub buckets: Buckets,
-    /// The same by [`Basis`], without page headers and padding.
+    /// `bytes` by [`Basis`], without page headers and padding.
     pub shares: [u64; 4],
     /// Twice the standard error of sampled images, in bytes.
     pub sampling_error: f64,
@@ -47,26 +47,28 @@ pub struct Prediction {
     /// not predicted.
     pub position_error: f64,
     /// The difference in bytes if the work starts halfway between two checkpoints, by distance and by time,
-    /// and in the middle of a segment; or, if the trace shows the former, half a segment later. 0 if that was
-    /// not predicted, or if the trace shows the start.
+    /// and in the middle of a segment; or, if the trace shows the distance to the checkpoints, half a segment
+    /// later. 0 if this was not predicted, or if the trace shows the start.
     pub phase_error: f64,
     /// The difference in bytes if checkpoints start later; 0 if that was not predicted.
     pub delay_error: f64,
     /// The difference in bytes if checkpoints that lag their schedule take as long as on a busy server; 0 if
-    /// that was not predicted. If the prediction is the mean of both, half of the difference.
+    /// this was not predicted. If the prediction is the mean for fast and slow checkpoints, half of the
+    /// difference.
     pub race_error: f64,
     /// The difference in bytes if assumed settings have the smallest or the largest value that the trace
     /// allows; 0 if that was not predicted.
     pub assumption_error: f64,
     /// The checkpoints.
     pub checkpoints: Vec<SimulatedCheckpoint>,
-    /// Checkpoints that were requested while another one was in progress: whether they take place is a race.
+    /// Number of checkpoints that were requested while another checkpoint was in progress: whether they take
+    /// place is a race.
     pub races: u64,
-    /// Images after checkpoints.
+    /// Number of images after checkpoints.
     pub images: u64,
-    /// Images of all kinds that `wal_compression` is tried on.
+    /// Number of images of all kinds that `wal_compression` is tried on.
     pub compressed_images: u64,
-    /// Segments filled or switched.
+    /// Number of segments filled or switched.
     pub segments: u64,
     /// The longest distance that recovery may have to replay, in bytes: from the redo pointer of the last
     /// complete checkpoint.
@@ -81,13 +83,13 @@ pub struct Prediction {
     pub unshown: u64,
     /// Growth over time: microseconds since 1970-01-01 UTC, bytes since the start.
     pub growth: Vec<(i64, u64)>,
-    /// Records of the trace that would not be written.
+    /// Number of records of the trace that would not be written.
     pub dropped_records: u64,
 }
 
 impl Prediction {
-    /// Replaces bytes and images by the mean of both, and the error by half of the difference. Checkpoints
-    /// and their times stay; the redo distance becomes the longer one.
+    /// Replaces bytes and images by the mean of `self` and `other`, and the error by half of the difference.
+    /// Checkpoints and their times stay; the redo distance becomes the longer of both.
     pub fn mean_with(&mut self, other: &Prediction) {
         self.race_error = self.bytes.abs_diff(other.bytes) as f64 / 2.0;
         self.buckets.mean_with(&other.buckets);

@@ -32,7 +32,7 @@ pub type OpenBase<'a> = &'a (dyn Fn() -> std::io::Result<Box<dyn BasePages>> + S
 pub struct Question<'a> {
     /// Pages as of before the trace, and the position at which replay on them starts.
     pub base: Option<(Lsn, OpenBase<'a>)>,
-    /// Records from this position are counted; earlier ones are only replayed.
+    /// Records that start at or after this LSN are counted; earlier records are only replayed.
     pub from: Option<Lsn>,
     /// Records that start before this are counted.
     pub to: Option<Lsn>,
@@ -74,15 +74,15 @@ pub struct Forecast {
     pub survey: Survey,
     /// The settings that the trace was taken under.
     pub learned: Learned,
-    /// Start and end of the counted records.
+    /// Start LSN of the first and end LSN of the last counted record.
     pub span: (Lsn, Lsn),
-    /// The distance between these, in bytes.
+    /// Distance from the start to the end of `span`, in bytes.
     pub trace_bytes: u64,
-    /// The same by bucket.
+    /// `trace_bytes` by bucket.
     pub actual: Buckets,
-    /// Records counted.
+    /// Number of records counted.
     pub records: u64,
-    /// Full-page images after checkpoints among them.
+    /// Number of full-page images after checkpoints in the counted records.
     pub images: u64,
     /// The prediction for the trace's own settings, to compare with the trace.
     pub self_check: Prediction,
@@ -92,7 +92,7 @@ pub struct Forecast {
     pub diagnostics: Diagnostics,
     /// The difference between two runs of the same work: twice the standard error, as a fraction.
     pub run_noise: f64,
-    /// Bytes by which the records that prune pages may differ between two such runs.
+    /// Bytes by which the records that prune pages may differ between two runs of the same transactions.
     pub prune_noise: f64,
     /// Seconds by which a checkpoint may start earlier or later in another run: one requested by volume, and
     /// one by time.
@@ -175,7 +175,8 @@ impl Forecast {
         (wrong - self.snapshot_noise()).max(0.0) / self.trace_bytes.max(1) as f64
     }
 
-    /// Returns the bytes of such snapshots by which two runs of the same work differ.
+    /// Returns the bytes by which the snapshots of running transactions in two runs of the same work may
+    /// differ.
     fn snapshot_noise(&self) -> f64 {
         let (bytes, count) = self.survey.checkpoint_records(checkpoint_record::RUNNING);
         let mean = if count > 0 { bytes as f64 / count as f64 } else { SNAPSHOT };
@@ -206,26 +207,26 @@ impl Forecast {
 /// The error of a prediction in either direction by cause, in bytes.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct ErrorParts {
-    /// Bytes whose size is an estimate.
+    /// Error of bytes whose number is an estimate.
     pub estimates: f64,
     /// The error of the prediction for the trace's own settings.
     pub self_check: f64,
-    /// Checkpoints that are requested while another one is in progress, in the simulation or on a busy
-    /// server.
+    /// Error due to checkpoints that are requested while another checkpoint is in progress, in the simulation
+    /// or on a busy server.
     pub races: f64,
-    /// Bytes that the trace does not show: images for hint bits, free space maps.
+    /// Error due to bytes that the trace does not show: images for hint bits, free space maps.
     pub unshown: f64,
-    /// Settings that the trace does not show, over the range of values that it allows.
+    /// Error due to settings that the trace does not show, over the range of values that the trace allows.
     pub assumptions: f64,
-    /// Images that were sampled for compression.
+    /// Error due to the sample of images that were compressed.
     pub sampling: f64,
     /// Checkpoints by volume that start earlier or later because bytes before them are sampled or estimated.
     pub positions: f64,
     /// The position between two checkpoints and in a segment at which the work starts.
     pub phase: f64,
-    /// The times at which checkpoints start.
+    /// Error due to the times at which checkpoints start.
     pub delays: f64,
-    /// The difference between two runs of the same work.
+    /// Difference between two runs of the same work.
     pub run_to_run: f64,
 }
 
@@ -244,9 +245,9 @@ pub fn relative(predicted: u64, measured: u64) -> f64 {
     if measured == 0 { 0.0 } else { (predicted as f64 - measured as f64) / measured as f64 }
 }
 
-/// Predicts the WAL under each set of settings. `progress` receives the bytes read since its last call; in
-/// total about twice the size of the run. Starts at most `question.threads` threads and joins them before it
-/// returns.
+/// Predicts the WAL under each set of settings. `progress` receives the number of bytes read since its last
+/// call; in total about twice the size of the run. Starts at most `question.threads` threads and joins them
+/// before it returns.
 ///
 /// # Errors
 /// An invalid setting, a trace without records in the window, or a page store that fails.
@@ -352,15 +353,15 @@ fn group_by_compression(settings: &[Settings], threads: usize, max_group: usize)
 enum Variant {
     /// No deviation.
     AsTraced,
-    /// Requested checkpoints start this many bytes later, and timed ones a second later: WAL stores only the
-    /// seconds of a checkpoint.
+    /// Requested checkpoints start this number of bytes later, and timed checkpoints start a second later:
+    /// WAL stores only the seconds of a checkpoint.
     LateCheckpoints(u64),
     /// The work starts halfway between two checkpoints and in the middle of a segment.
     OtherPhase,
     /// The work starts half a segment later, at the same distance after the checkpoint.
     OtherOffset,
-    /// The work and the last checkpoint before it are these quarters of a segment later, whose size is not
-    /// the trace's.
+    /// The work and the last checkpoint before it are this number of quarters of a segment later, in segments
+    /// of another size than the trace's.
     Quarter(u64),
     /// A checkpoint that lags its schedule takes at least as long as on a busy server.
     SlowCheckpoints,
@@ -370,13 +371,15 @@ enum Variant {
     Assumed(Extreme),
 }
 
-/// Microseconds by which the checkpointer may wake up later than in the trace once it is requested: a time
-/// slice of another process.
+/// Maximum delay, compared with the trace, between the request of a checkpoint and the start of the
+/// checkpointer, in microseconds: a time slice of another process.
 const WAKE_UP: f64 = 2_000.0;
-/// The same on average if a single session waits for its commit in the meantime. Of 52 predictions with such
-/// checkpoints, on two cores with up to three busy processes, 35 were within 56 bytes, and all within 776.
+/// Mean delay, in microseconds, if a single session writes the WAL and waits for its commit in the meantime.
+/// Of 52 predictions with checkpoints that a single session requested and waited for, on two cores with up to
+/// three busy processes, 35 were within 56 bytes of the written WAL, and all within 776 bytes.
 const WAKE_UP_FIRST: f64 = 20.0;
-/// WAL stores the second in which a checkpoint started: half of it, in microseconds.
+/// Half a second, in microseconds: the maximum error of a checkpoint's start, of which WAL stores only the
+/// second.
 const HALF_SECOND: i64 = 500_000;
 
 /// Returns the start of the checkpoint in force at a position, from which `checkpoint_timeout` counts, and
@@ -465,7 +468,7 @@ fn may_move_checkpoints(
 
 const QUARTERS: u64 = 4;
 
-/// The position at which the work starts, and that of the last checkpoint before it.
+/// The LSN at which the work starts, and the redo pointer of the last checkpoint before the work.
 #[derive(Clone, Copy, Debug)]
 struct Starts {
     /// The first counted record.
@@ -498,8 +501,8 @@ impl Starts {
     }
 
     /// Returns the start of the work and the redo pointer with segments of this size. After a switch, the
-    /// redo pointer is in the segment before. If the positions in segments are unknown, they are those of the
-    /// trace's LSNs, moved by quarters of a segment.
+    /// redo pointer is in the previous segment. If the offsets in segments are unknown, they are the offsets
+    /// of the trace's LSNs, moved by quarters of a segment.
     fn with_segments(&self, size: SegmentSize, quarters: u64) -> (Lsn, Lsn) {
         if !self.is_aligned {
             let moved = size.bytes() / QUARTERS * quarters;
@@ -541,10 +544,10 @@ fn other_start(survey: &Survey, learned: &Learned, from: Lsn, settings: &[Settin
     (!is_near_start(size, last.record.redo)).then_some(Variant::OtherOffset)
 }
 
-/// Merges the outcomes of one set of settings: keeps the first one, with the differences of the others from
-/// it. If checkpoints race with the writing of WAL, their number depends on their unknown durations: the
-/// result is then the mean of the outcomes for fast and slow checkpoints, if the trace shows how long a fast
-/// one takes.
+/// Merges the outcomes of one set of settings: keeps the first outcome, with the differences of all other
+/// outcomes from it. If checkpoints race with the writing of WAL, their number depends on their unknown
+/// durations: the result is then the mean of the outcomes for fast and slow checkpoints, if the trace shows
+/// how long a fast checkpoint takes.
 fn merge_variants(outcomes: &[Prediction], variants: &[Variant], unthrottled_micros: i64) -> Prediction {
     let mut first = outcomes[0].clone();
     let is_raced = first.races > 0 && unthrottled_micros > 0;
@@ -792,8 +795,8 @@ impl Job<'_> {
         }
     }
 
-    /// Returns the bytes of the records that checkpoints write: the mean of the trace's, otherwise those of
-    /// an idle server.
+    /// Returns the bytes of the records that checkpoints write: the mean of the trace's checkpoints,
+    /// otherwise the bytes that an idle server writes.
     fn checkpoint_records(&self, settings: &Settings) -> CheckpointRecords {
         let mean = |which: usize, usual: u64| match self.survey.checkpoint_records(which) {
             (_, 0) => usual,

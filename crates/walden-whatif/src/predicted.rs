@@ -52,7 +52,7 @@ pub struct Predicted {
     pub change: f64,
     /// Error of `bytes`, in bytes.
     pub error_bytes: u64,
-    /// The same by cause, in bytes.
+    /// `error` by cause, in bytes.
     pub error_parts: ErrorParts,
     /// Fractions of the bytes without page headers and padding, by [`Basis`](crate::Basis): exact,
     /// reconstructed, sampled, estimated.
@@ -69,7 +69,7 @@ pub struct Predicted {
     pub checkpoints: Causes,
     /// Number of segments filled or switched.
     pub segments: u64,
-    /// The same per hour; `None` if the trace does not show how long it took.
+    /// Number of segments per hour; `None` if the trace does not show how long it took.
     pub segments_per_hour: Option<f64>,
     /// The longest distance that recovery may have to replay, in bytes.
     pub longest_redo_bytes: u64,
@@ -102,16 +102,17 @@ pub struct Causes {
     pub volume: u64,
     /// Because of `checkpoint_timeout`.
     pub time: u64,
-    /// On request, or at shutdown; for the trace, also the first one, whose cause is unknown.
+    /// Number of checkpoints on request, or at shutdown; for the trace, also the first checkpoint, whose
+    /// cause is unknown.
     pub requested: u64,
 }
 
 /// A bucket, and its size.
 #[derive(Clone, Debug, Serialize)]
 pub struct BucketBytes {
-    /// Its name: see [`Bucket::name`].
+    /// Name of the bucket: see [`Bucket::name`].
     pub name: &'static str,
-    /// Bytes in it.
+    /// Bytes in the bucket.
     pub bytes: u64,
 }
 

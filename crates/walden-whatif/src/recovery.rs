@@ -11,18 +11,18 @@ use crate::buckets::{Bucket, Buckets};
 /// The replay work for a part of the WAL.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Work {
-    /// Records.
+    /// Number of records.
     pub records: f64,
-    /// Bytes of these, without images and framing.
+    /// Bytes of the records, without images and framing.
     pub record_bytes: f64,
-    /// Pages for which a buffer is found, each counted once. Between two checkpoints each has one full-page
-    /// image.
+    /// Number of pages for which a buffer is found, each counted once. Between two checkpoints each has one
+    /// full-page image.
     pub pages: f64,
-    /// Full-page images.
+    /// Number of full-page images.
     pub images: f64,
-    /// Bytes of these in the WAL.
+    /// Bytes of the images in the WAL.
     pub image_bytes: f64,
-    /// The compression method of these images.
+    /// The compression method of the images.
     pub compression: Option<Method>,
 }
 
@@ -68,9 +68,9 @@ const PAGE_BYTES: f64 = walden_redo::PAGE_BYTES as f64;
 /// The time for each type of work, in nanoseconds of the recovering process, with pages and WAL in memory.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RecoveryModel {
-    /// Per record.
+    /// Nanoseconds per record.
     pub record: f64,
-    /// Per byte of a record without its images.
+    /// Nanoseconds per byte of a record without its images.
     pub record_byte: f64,
     /// Per page: finding or evicting a buffer, reading the page into it from the operating system's cache.
     pub page: f64,
@@ -141,8 +141,8 @@ impl RecoveryModel {
     }
 
     /// Fits a model to measured recoveries (work and seconds) by least squares of relative errors, with no
-    /// figure below zero. Figures that the work does not determine stay as in `usual`: a deviation from it
-    /// counts as an error of a fifth of its relative size.
+    /// figure below zero. Figures that the work does not determine stay as in `usual`: a deviation from
+    /// `usual` counts as an error of a fifth of its relative size.
     ///
     /// The fit is deterministic.
     pub fn fit(measured: &[(Work, f64)], usual: &RecoveryModel) -> RecoveryModel {
@@ -199,19 +199,18 @@ pub struct RecoveryRates {
 /// A measured recovery.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Recovered {
-    /// The workload, including a setting that it was run under.
+    /// The workload, including a setting under which it was run.
     pub workload: String,
-    /// Whether the figures were fitted to it.
+    /// Whether the figures were fitted to this workload.
     #[serde(rename = "fitted", default = "fitted")]
     pub is_fitted: bool,
     /// Bytes of WAL replayed.
     pub wal_bytes: u64,
-    /// Its processor time in seconds: that of the recovering process, which is the duration on an idle
-    /// machine.
+    /// Processor time of the recovering process in seconds, which is the duration on an idle machine.
     pub seconds: f64,
-    /// The elapsed time.
+    /// The elapsed time in seconds.
     pub elapsed_seconds: f64,
-    /// The time that the figures predict.
+    /// The time in seconds that the figures predict.
     pub computed_seconds: f64,
 }
 

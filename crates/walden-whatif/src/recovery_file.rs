@@ -13,7 +13,7 @@ use crate::recovery::RecoveryRates;
 #[non_exhaustive]
 pub enum RatesError {
     /// The file cannot be read.
-    #[error("cannot read the rates of recovery: {}", path.display())]
+    #[error("cannot read the file of recovery rates {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -23,7 +23,7 @@ pub enum RatesError {
     },
     /// The file has something else.
     #[error(
-        "cannot use the rates of recovery in {}: expected what `walden bench redo --calibrate` writes; remove the file or repeat \
+        "cannot use the recovery rates in {}: expected a file that `walden bench redo --calibrate` wrote; remove the file or repeat \
          that command",
         path.display()
     )]
@@ -82,7 +82,7 @@ fn read_optional(path: &Path, tell: impl FnOnce(&str)) -> Result<Option<Recovery
         Err(error) => {
             if error.kind() != ErrorKind::NotFound {
                 tell(&format!(
-                    "note: cannot read the rates of recovery in {}: {error}; the default rates are used",
+                    "note: cannot read the recovery rates in {}: {error}; the default rates are used",
                     path.display()
                 ));
             }

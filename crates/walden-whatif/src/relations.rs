@@ -157,7 +157,7 @@ pub fn changes(wanted: &NamedChanges, relations: &Relations<'_>) -> Result<Vec<O
     Ok(all)
 }
 
-/// A relation and all its files, including those of its partitions and those from before rewrites.
+/// A relation and all its files, including files of its partitions and files from before rewrites.
 #[derive(Default)]
 struct Object<'a> {
     relation: Option<&'a Relation>,

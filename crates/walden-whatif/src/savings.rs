@@ -45,8 +45,8 @@ pub fn predict_savings(
     apply(document, &savings, explanation.buckets.images());
 }
 
-/// Maximum relative error of the self-check. Up to it, savings are relative to the self-check, because errors
-/// of both predictions cancel out; above it, they are relative to the trace.
+/// Maximum relative error of the self-check. Up to this error, savings are relative to the self-check,
+/// because errors of both predictions cancel out; above, savings are relative to the trace.
 const MAX_SELF_CHECK_ERROR: f64 = 0.2;
 
 /// Returns the saving, or `None` if the prediction is useless: a simulated server can differ greatly from one

@@ -41,10 +41,11 @@ pub struct Settings {
     pub archive_timeout: i64,
     /// `wal_skip_threshold`, in bytes; only matters with `wal_level=minimal`.
     pub skip_threshold: u64,
-    /// Whether `archive_mode` is not `off`; `None` if unknown. It does not affect the WAL, but determines
-    /// whether a server starts with `wal_level=minimal`.
+    /// Whether `archive_mode` is not `off`; `None` if unknown. The setting does not affect the WAL, but
+    /// determines whether a server starts with `wal_level=minimal`.
     pub is_archiving: Option<bool>,
-    /// `max_wal_senders`; `None` if unknown. It matters for the same reason as [`Settings::is_archiving`].
+    /// `max_wal_senders`; `None` if unknown. The setting matters for the same reason as
+    /// [`Settings::is_archiving`].
     pub max_wal_senders: Option<u32>,
     /// Indexes that are assumed not to exist.
     pub dropped: FxHashSet<RelFileLocator>,
@@ -140,7 +141,7 @@ impl Settings {
     /// start.
     ///
     /// # Errors
-    /// The first setting that such a server rejects.
+    /// The first setting that a server with these settings rejects.
     pub fn validate(&self) -> Result<(), SettingError> {
         let refuse = |name, value: String, expected| Err(SettingError::Value { name, value, expected });
         if self.version < Major::V15 && matches!(self.wal_compression, Some(Method::Lz4 | Method::Zstd)) {
@@ -181,9 +182,9 @@ impl Settings {
 /// Whether a setting affects the amount of WAL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// It may affect it.
+    /// The setting may affect the WAL.
     Changed,
-    /// It never affects it; the reason.
+    /// The setting never affects the WAL; the reason.
     Nothing(&'static str),
 }
 
@@ -204,7 +205,7 @@ pub enum SettingError {
         name: &'static str,
         /// As given.
         value: String,
-        /// The values it accepts, in words.
+        /// The values that the setting accepts, as text.
         expected: &'static str,
     },
 }
@@ -215,9 +216,9 @@ fn names() -> String {
 
 /// A setting that predictions support.
 pub struct Row {
-    /// Its name in `postgresql.conf`.
+    /// Name of the setting in `postgresql.conf`.
     pub name: &'static str,
-    /// The values it accepts, in words.
+    /// The values that the setting accepts, as text.
     pub expected: &'static str,
     set: Set,
     /// Formats its value; `None` for settings that do not affect the WAL.

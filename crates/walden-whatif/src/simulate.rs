@@ -34,8 +34,8 @@ fn next_segment(geometry: Geometry, position: u64) -> u64 {
     (segment_of(geometry, position) + 1) * geometry.usable_segment_bytes()
 }
 
-/// Bytes of the records that a checkpoint itself writes, without padding; 0 for a record that it does not
-/// write.
+/// Bytes of the records that a checkpoint itself writes, without padding; 0 for a record that the checkpoint
+/// does not write.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CheckpointRecords {
     /// `CHECKPOINT_REDO`
@@ -70,9 +70,9 @@ impl RecordBytes {
     }
 }
 
-/// The delay of a checkpoint that is requested by volume. PostgreSQL requests it when it writes the end of a
-/// segment to disk (`XLogWrite`). It does so at the next commit; without a commit, when a process needs WAL
-/// buffers, or the WAL writer wakes up.
+/// The delay of a checkpoint that is requested by volume. PostgreSQL requests the checkpoint when it writes
+/// the end of a segment to disk (`XLogWrite`): at the next commit, or, without a commit, when a process needs
+/// WAL buffers or the WAL writer wakes up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RequestLag {
     /// Bytes that are written between the commit and the redo pointer, while the checkpointer wakes up.
@@ -119,9 +119,9 @@ struct Running {
 /// A simulated server.
 #[derive(Debug)]
 pub struct Simulation {
-    /// Its settings.
+    /// The server's settings.
     pub settings: Settings,
-    /// Number of the current checkpoint cycle, starting at 1: a page last changed in an earlier one gets a
+    /// Number of the current checkpoint cycle, starting at 1: a page last changed in an earlier cycle gets a
     /// full-page image.
     pub cycle: u32,
     geometry: Geometry,
@@ -130,7 +130,7 @@ pub struct Simulation {
     request_lag: RequestLag,
     skipped_requests: Vec<bool>,
     unthrottled_micros: i64,
-    /// Checkpoints that were requested while another one was in progress.
+    /// Number of checkpoints that were requested while another checkpoint was in progress.
     queued: usize,
     start: u64,
     position: u64,
@@ -156,7 +156,7 @@ pub struct Simulation {
     next_timeout_check: i64,
     /// No event depends on the clock before this time.
     next_wakeup: i64,
-    /// Whether records were written since the last checkpoint that warrant another one.
+    /// Whether records were written since the last checkpoint that warrant another checkpoint.
     has_important_wal: bool,
     last_switch: i64,
     /// Whether records were written since the last switch or the last full segment that warrant a switch.
@@ -294,7 +294,7 @@ impl Simulation {
         if now >= self.timeout_due().max(self.next_timeout_check) {
             self.begin_timed(self.timeout_due(), now);
         }
-        // Near the largest time the sum saturates.
+        // Near the largest possible time, the addition saturates.
         while let Some(due) = self.switch_due().filter(|due| now >= *due && *due > self.last_switch) {
             self.switch_on_timeout(due, now);
         }
@@ -346,7 +346,7 @@ impl Simulation {
         self.advance(bytes, now);
     }
 
-    /// Handles the commit of a transaction: all WAL before it is written to disk.
+    /// Handles the commit of a transaction: all WAL before the commit is written to disk.
     #[inline]
     pub fn commit(&mut self, now: i64) {
         if std::mem::take(&mut self.awaits_commit)

@@ -41,9 +41,10 @@ pub struct Survey {
     pub version: Major,
     /// `wal_segment_size`
     pub segment_size: SegmentSize,
-    /// Start of the first complete record and end of the last one; `None` if there is none.
+    /// Start LSN of the first complete record and end LSN of the last complete record; `None` if no record is
+    /// complete.
     pub span: Option<(Lsn, Lsn)>,
-    /// Its checkpoints, in WAL order, unfinished ones included.
+    /// The trace's checkpoints, in WAL order, including unfinished checkpoints.
     pub checkpoints: Vec<CheckpointRecord>,
     /// Clock by position, ascending: transactions that end after the LSN end at or after the time, in
     /// microseconds since 1970-01-01 UTC.
@@ -84,25 +85,25 @@ pub struct Evidence {
     pub wal_log_hints: Vec<(Lsn, bool)>,
     /// `wal_compression` as shown by images: see `Segment::note_compression`.
     pub compression: Vec<(Lsn, Option<Method>)>,
-    /// The first record that is written only under `wal_level=logical`.
+    /// Start LSN of the first record that is written only under `wal_level=logical`.
     pub first_logical_record: Option<Lsn>,
-    /// The first record that `wal_level=minimal` does not write.
+    /// Start LSN of the first record that `wal_level=minimal` does not write.
     pub first_standby_record: Option<Lsn>,
-    /// Full-page images that redo applies: uncompressed, pglz, lz4, zstd.
+    /// Numbers of full-page images that redo applies: uncompressed, pglz, lz4, zstd.
     pub images: [u64; 4],
-    /// The images among these that were written because of a checkpoint.
+    /// Number of images in `images` that were written because of a checkpoint.
     pub checkpoint_images: u64,
-    /// Images for `wal_consistency_checking`.
+    /// Number of images for `wal_consistency_checking`.
     pub consistency_images: u64,
-    /// `FPI_FOR_HINT` records.
+    /// Number of `FPI_FOR_HINT` records.
     pub hint_records: u64,
-    /// The position of the last of these.
+    /// Start LSN of the last `FPI_FOR_HINT` record.
     pub last_hint_record: Lsn,
-    /// Records that are written only under `wal_level=logical`.
+    /// Number of records that are written only under `wal_level=logical`.
     pub logical_records: u64,
-    /// Records that `wal_level=minimal` does not write.
+    /// Number of records that `wal_level=minimal` does not write.
     pub standby_records: u64,
-    /// Base backups that ended.
+    /// Number of base backups that ended.
     pub backups: u64,
     /// Bytes and number of the `CHECKPOINT_ONLINE`, `CHECKPOINT_REDO` and `RUNNING_XACTS` records.
     pub checkpoint_records: [(u64, u64); 3],
@@ -196,8 +197,8 @@ impl Survey {
         self.outside.add(segment.outside);
     }
 
-    /// Returns the redo pointer in force at a position: that of the last checkpoint that started at or before
-    /// it.
+    /// Returns the redo pointer in force at an LSN: the redo pointer of the last checkpoint that started at
+    /// or before this LSN.
     pub fn redo_at(&self, lsn: Lsn) -> Option<Lsn> {
         self.checkpoints.iter().map(|checkpoint| checkpoint.redo).filter(|redo| *redo <= lsn).max()
     }
@@ -209,8 +210,8 @@ impl Survey {
         Some((last - first).max(0) as f64 / 1e6)
     }
 
-    /// Returns the time at a position, in microseconds since 1970-01-01 UTC: that of the last transaction end
-    /// before it.
+    /// Returns the time at an LSN, in microseconds since 1970-01-01 UTC: the time of the last transaction end
+    /// before this LSN.
     pub fn time_at(&self, lsn: Lsn) -> Option<i64> {
         let behind = self.times.partition_point(|(at, _)| *at <= lsn);
         behind.checked_sub(1).map(|at| self.times[at].1)
@@ -323,7 +324,7 @@ fn changes_of<T: Copy + PartialEq>(
     logged.windows(2).filter(changed).take(MAX_CHANGES).map(change).collect()
 }
 
-/// State that the next segment needs from the preceding ones.
+/// State that the next segment needs from all preceding segments.
 struct SoFar {
     last_end: Option<Lsn>,
     last_switch: Option<Lsn>,

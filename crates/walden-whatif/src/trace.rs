@@ -49,7 +49,7 @@ const GROWTH_POINTS: u64 = 400;
 pub struct Plan {
     /// PostgreSQL major version that wrote it.
     pub version: Major,
-    /// Records from this position are counted; earlier ones are only replayed.
+    /// Records that start at or after this LSN are counted; earlier records are only replayed.
     pub from: Lsn,
     /// Records that start before this are counted.
     pub to: Option<Lsn>,
@@ -82,18 +82,18 @@ pub struct Plan {
 /// Counts that show how reliable a pass is.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Diagnostics {
-    /// Blocks of the trace to which the rule for full-page images was applied.
+    /// Number of blocks of the trace to which the rule for full-page images was applied.
     pub decisions: u64,
-    /// Images in the trace that the rule did not expect.
+    /// Number of images in the trace that the rule did not expect.
     pub unexpected_images: u64,
-    /// Images that the rule expected and the trace does not contain.
+    /// Number of images that the rule expected and the trace does not contain.
     pub missing_images: u64,
-    /// Blocks whose page was unknown.
+    /// Number of blocks whose page was unknown.
     pub pages_unknown: u64,
     /// All blocks of counted records.
     pub blocks: u64,
-    /// Pages changed for the first time in the window for which the trace does not show whether they had been
-    /// changed since the redo pointer before it.
+    /// Number of pages changed for the first time in the window, for which the trace does not show whether
+    /// they had been changed since the last redo pointer before the window.
     pub first_touches_unknown: u64,
 }
 
@@ -104,7 +104,7 @@ pub struct PassOutcome {
     pub predictions: Vec<Prediction>,
     /// Bytes of the trace itself.
     pub actual: Buckets,
-    /// Distance from the first counted record's start to the last one's end, in bytes.
+    /// Distance from the first counted record's start to the last record's end, in bytes.
     pub trace_bytes: u64,
     /// Number of counted records.
     pub records: u64,
@@ -119,7 +119,7 @@ pub struct PassOutcome {
     pub prune_noise: f64,
     /// Whether transactions overlap, or vacuum runs concurrently.
     pub overlap: bool,
-    /// Changes of tables and indexes, with the activity that they would affect.
+    /// The wanted changes of tables and indexes, with counts of the activity that they would affect.
     pub objects: Vec<(ObjectChange, Counts)>,
 }
 
@@ -134,14 +134,13 @@ struct State {
     kinds: &'static KindTable,
     simulations: Vec<Simulation>,
     levels: Vec<Level>,
-    /// The same without duplicates.
-    /// For each simulation the last cycle in which a table's free space map was changed, by table and lowest
+    /// For each simulation, the last cycle in which a table's free space map was changed, by table and lowest
     /// page of the map.
     free_space_maps: FxHashMap<(RelFileLocator, u32), Vec<Option<u32>>>,
     distinct_levels: Vec<Level>,
     /// Whether all simulations write records without full-page images unchanged.
     records_unchanged: bool,
-    /// Bit masks: all simulations, and those with `full_page_writes`.
+    /// Bit masks: all simulations, and the simulations with `full_page_writes`.
     all: u64,
     full_page_writes: u64,
     changes: LastChanges,
@@ -327,7 +326,8 @@ impl Pass {
 /// first.
 #[derive(Clone, Copy, Default)]
 struct HintChances {
-    /// Pages that stayed unchanged for a whole cycle of the trace, or had an image for hint bits in it.
+    /// Number of pages that stayed unchanged for a whole cycle of the trace, or had an image for hint bits in
+    /// the cycle.
     chances: u64,
     /// The pages with an image for hint bits.
     taken: u64,
@@ -343,8 +343,7 @@ impl HintChances {
     }
 
     /// Returns an upper bound of the share of such pages that have an image for hint bits, with a multiple of
-    /// the trace's cycles. The shorter a cycle, the more hint bits are set in a later cycle than that of the
-    /// change.
+    /// the trace's cycles. The shorter a cycle, the more hint bits are set in a later cycle than the change.
     fn share_at_most(&self, cycles_ratio: f64) -> f64 {
         /// With fewer chances, the trace shows nothing.
         const MIN_CHANCES: u64 = 100;
@@ -358,8 +357,8 @@ impl HintChances {
 }
 
 /// Returns twice the standard error of the bytes that the same transactions write in another run, as a
-/// fraction. It is computed from the numbers of transactions that had ended after each of equal parts of the
-/// WAL.
+/// fraction. The error is computed from the number of transactions that had ended after each of several equal
+/// parts of the WAL.
 ///
 /// Only adjacent parts are compared, because the work may change with time, and by the median of their
 /// differences, so that neither a checkpoint's images nor a bulk load between two phases counts as noise.

@@ -55,7 +55,7 @@ pub struct CompressArgs {
     #[arg(value_name = "FILE|DIR", required = true)]
     files: Vec<PathBuf>,
 
-    /// The folder to write to [default: that of each file]
+    /// The folder to write to [default: the folder of each file]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
 
@@ -71,9 +71,9 @@ pub struct CompressArgs {
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pack: Option<Option<PathBuf>>,
 
-    /// In a pack, bytes of WAL between keyframes: segments that can be decoded without the preceding ones. A
-    /// smaller value speeds up access to single segments and limits loss by damage, a larger value makes the
-    /// pack smaller
+    /// In a pack, bytes of WAL between keyframes: segments that can be decoded without the preceding
+    /// segments. A smaller value speeds up access to single segments and limits loss by damage, a larger
+    /// value makes the pack smaller
     #[arg(long, value_name = "SIZE", default_value = KEYFRAME, requires = "pack", value_parser = parse_size)]
     keyframe: usize,
 

@@ -42,12 +42,12 @@ Exit status: 0 done, 1 salvaged, but something is lost, 2 wrong usage, or a file
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct DecompressArgs {
-    /// Compressed files, or folders of them (searched recursively for .wlz and .wpk files); - for standard
-    /// input, which is written to standard output unless --output is given
+    /// Compressed files, or folders (searched recursively for .wlz and .wpk files); - for standard input,
+    /// which is written to standard output unless --output is given
     #[arg(value_name = "FILE|DIR", required = true)]
     files: Vec<PathBuf>,
 
-    /// The folder to write to [default: that of each file]
+    /// The folder to write to [default: the folder of each file]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
 

@@ -91,8 +91,8 @@ pub struct DiffArgs {
     #[arg(long, value_name = "UNIT", value_enum)]
     per: Option<PerArgument>,
 
-    /// Names of tables and indexes: a connection string, or a file written by explain --save-names. For two
-    /// clusters, pass the names of both
+    /// Where to read the names of tables and indexes: a connection string, or a file written by explain
+    /// --save-names; repeatable. For two clusters, pass a source for each
     #[arg(long, value_name = "DSN|FILE")]
     names: Vec<String>,
 
@@ -100,7 +100,7 @@ pub struct DiffArgs {
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     every: Option<i64>,
 
-    /// Rows per table, with a last row for the others. 0: all
+    /// Rows per table, with a last row for all remaining rows. 0: all
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
 

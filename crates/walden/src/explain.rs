@@ -88,7 +88,8 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "REGEX", value_parser = parse_pattern)]
     group: Option<Regex>,
 
-    /// Names of tables and indexes: a connection string, or a file written by --save-names
+    /// Where to read the names of tables and indexes: a connection string, or a file written by --save-names;
+    /// repeatable
     #[arg(long, value_name = "DSN|FILE")]
     names: Vec<String>,
 
@@ -120,7 +121,7 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     every: Option<i64>,
 
-    /// Rows of each table, with a last row for the others; 0: all [default: 10; all for json and csv]
+    /// Rows of each table, with a last row for all remaining rows; 0: all [default: 10; all for json and csv]
     #[arg(long, value_name = "N")]
     top: Option<usize>,
 

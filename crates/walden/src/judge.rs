@@ -15,7 +15,7 @@ type Sums = (u64, u64, u64);
 pub struct Verdict {
     /// Number of kinds of records whose three figures are equal.
     pub agreed: usize,
-    /// Records of those kinds.
+    /// Number of records of those kinds.
     pub records: u64,
     /// A line for each kind of record that differs.
     pub differences: Vec<String>,

@@ -59,7 +59,7 @@ pub fn status_of(errors: &[anyhow::Error]) -> ExitCode {
 
 /// Checks that files can be written, before a computation that may take an hour.
 ///
-/// Naming the same file in two options is wrong usage: the second output would replace the first one.
+/// Naming the same file in two options is wrong usage: the second output would replace the first output.
 pub fn can_write(wanted: &[Wanted<'_>], overwrite: Overwrite, inputs: &Inputs) -> Result<()> {
     if let Some((one, other, path)) = walden_output::find_named_twice(wanted) {
         crate::wrong_usage(&format!(

@@ -63,7 +63,8 @@ pub struct PageArgs {
     #[arg(long, value_enum)]
     fork: Option<ForkName>,
 
-    /// Names of tables and indexes: a connection string, or a file written by `walden explain --save-names`
+    /// Where to read the names of tables and indexes: a connection string, or a file written by `walden
+    /// explain --save-names`
     #[arg(long, value_name = "DSN|FILE")]
     names: Vec<String>,
 
@@ -86,8 +87,8 @@ pub struct PageArgs {
     #[command(flatten)]
     overwrite: Overwrite,
 
-    /// Whether to set the page's checksum; auto sets it unless the base backup shows that the cluster has no
-    /// checksums (such a cluster ignores it)
+    /// Whether to set the page's checksum; auto sets the checksum unless the base backup shows that the
+    /// cluster has no checksums (a cluster without checksums ignores it)
     #[arg(long, value_enum, default_value_t = ChecksumMode::Auto, requires = "out")]
     checksum: ChecksumMode,
 

@@ -15,8 +15,8 @@ pub struct RangeArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     timeline: Option<u32>,
 
-    /// Names of tables and indexes, and columns of tables: a connection string, or a file written by walden
-    /// explain --save-names
+    /// Where to read the names of tables and indexes, and the columns of tables: a connection string, or a
+    /// file written by walden explain --save-names
     #[arg(long, value_name = "DSN|FILE")]
     pub names: Vec<String>,
 

@@ -66,9 +66,9 @@ pub struct RowsArgs {
     log: RangeArgs,
 
     /// The table, with its partitions: a name such as public.orders or shop.public.orders, a path such as
-    /// base/5/16384, or TABLESPACE/DATABASE/FILE as numbers. Upper and lower case count, also without quotes;
-    /// a part with a dot or a quote in it is written in quotes, and a quote within it twice. Repeat it for
-    /// several tables; without it, all tables of the database that the transaction of --xid changed
+    /// base/5/16384, or TABLESPACE/DATABASE/FILE as numbers. Names are case-sensitive, also without quotes;
+    /// write a schema or table name that contains a dot or a quote in quotes, and a quote in it twice. Repeat
+    /// it for several tables; without it, all tables of the database that the transaction of --xid changed
     #[arg(long, value_name = "NAME|PATH|SPC/DB/REL", required_unless_present_any = ["xid", "all"])]
     relation: Vec<String>,
 
@@ -93,7 +93,7 @@ pub struct RowsArgs {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "OPERATIONS")]
     op: Vec<OperationName>,
 
-    /// Also show changes that were rolled back, marked as such
+    /// Also show changes that were rolled back, marked as rolled back
     #[arg(long, conflicts_with = "undo")]
     aborted: bool,
 
@@ -134,7 +134,7 @@ enum OperationName {
 /// The order in which changes are printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 enum Order {
-    /// That of the WAL, in which transactions alternate
+    /// The order of the WAL, in which transactions alternate
     #[default]
     Log,
     /// Transaction by transaction, in the order of their commits; after these what did not commit

@@ -35,7 +35,7 @@ pub fn without_source(command: &str) -> String {
     );
     let servers = running::servers();
     if servers.is_empty() {
-        text += "This user sees no PostgreSQL server on this machine. With the files of another one:\n";
+        text += "This user sees no PostgreSQL server on this machine. With the files of a server on another machine:\n";
         let _ = writeln!(text, "  walden {command} /archive/wal");
         return text;
     }

@@ -153,7 +153,7 @@ pub fn warn_of_step_back(step: Option<StepBack>) {
 fn timeline_of_server(paths: &[PathBuf]) -> Option<Timeline> {
     let (path, timeline) = paths.iter().find_map(|path| Some((path, find_control_file(path)?.timeline)))?;
     eprintln!(
-        "note: the WAL is read along timeline {timeline}, on which {} is; --timeline names another one",
+        "note: the WAL is read along timeline {timeline}, on which {} is; --timeline chooses another timeline",
         path.display()
     );
     Some(timeline)
@@ -178,7 +178,7 @@ fn warn_if_outside(inventory: &Inventory, archives: &[(String, Archive)], range:
     }
 }
 
-/// Where the first segment starts and where the last one ends.
+/// Returns the start LSN of the first segment and the end LSN of the last segment.
 fn positions(inventory: &Inventory) -> Option<(Lsn, Lsn)> {
     let starts = inventory.runs.iter().map(Run::start).min();
     starts.zip(inventory.runs.iter().map(Run::end).max())
@@ -232,7 +232,7 @@ pub fn expect_one_cluster(inventory: &Inventory) -> Result<()> {
     let first = clusters.next();
     match first.zip(clusters.find(|other| Some(*other) != first)) {
         Some((one, other)) => bail!(
-            "cannot read segments of two clusters together, with the system identifiers {one} and {other}: name the folder or the segments of one"
+            "cannot read segments of two clusters together, with the system identifiers {one} and {other}: give the folder or the segments of one cluster"
         ),
         None => Ok(()),
     }

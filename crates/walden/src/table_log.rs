@@ -19,7 +19,7 @@ pub struct LogArgs {
     #[command(flatten)]
     read: RangeArgs,
 
-    /// Add a second column, NAME_text, in the form 16/B374D848, for each LSN column
+    /// For each LSN column, add a second column, NAME_text, with the LSN as text, such as 16/B374D848
     #[arg(long)]
     lsn_text: bool,
 }

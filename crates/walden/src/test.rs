@@ -32,8 +32,7 @@ Exit status: 0 everything is as it was, 1 something is damaged, 2 wrong usage, 3
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct TestArgs {
-    /// Compressed files, or folders of them (searched recursively for .wlz and .wpk files); - for standard
-    /// input
+    /// Compressed files, or folders (searched recursively for .wlz and .wpk files); - for standard input
     #[arg(value_name = "FILE|DIR", required = true)]
     files: Vec<PathBuf>,
 

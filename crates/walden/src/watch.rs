@@ -54,8 +54,8 @@ pub struct WatchArgs {
     #[arg(value_name = "PGDATA|PG_WAL|DSN", env = "PGDATA", value_parser = NonEmptyStringValueParser::new())]
     source: String,
 
-    /// Names of tables and indexes: a connection string, read again when files are created or dropped, or a
-    /// file written by explain --save-names [default: the server itself, if DSN is given]
+    /// Where to read the names of tables and indexes: a connection string, read again when files are created
+    /// or dropped, or a file written by explain --save-names [default: the server itself, if DSN is given]
     #[arg(long, value_name = "DSN|FILE")]
     names: Vec<String>,
 
@@ -104,7 +104,7 @@ pub struct WatchArgs {
     #[arg(long = "for", value_name = "SPAN", value_parser = parse_span)]
     duration: Option<i64>,
 
-    /// At the end, save the sums of everything observed, as the JSON of explain
+    /// At the end, save the totals of all observed WAL, as the JSON of explain
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
 

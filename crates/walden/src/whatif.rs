@@ -106,7 +106,7 @@ pub struct WhatifArgs {
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
 
-    /// Start with the first record at or after this LSN or time; earlier ones are only replayed
+    /// Start with the first record at or after this LSN or time; earlier records are only replayed
     #[arg(long, value_name = "LSN|TIME", value_parser = parse_bound)]
     from: Option<Bound>,
 
@@ -344,7 +344,7 @@ fn changes(args: &WhatifArgs) -> Vec<Vec<(String, String)>> {
     all
 }
 
-/// Returns the changes of tables and indexes; `files` are those of the trace.
+/// Returns the changes of tables and indexes; `files` are the relation files in the trace.
 fn objects(args: &WhatifArgs, names: &Names, files: &[RelFileLocator]) -> Vec<ObjectChange> {
     relations::changes(&args.named_changes(), &Relations::new(names, files)).unwrap_or_else(|error| {
         let hint = error.hint().map_or_else(String::new, |hint| format!("\nhint: {hint}"));

@@ -78,12 +78,11 @@ pub struct Imported {
     pub ignored: Vec<Ignored>,
     /// Warnings about archived files.
     pub warnings: Vec<Warning>,
-    /// Segments that do not follow the previous one, or in which a record continues that is damaged. They are
-    /// archived.
+    /// Archived segments that do not continue the previous segment, or in which a damaged record continues.
     pub damaged: Vec<Warning>,
     /// Total size of the imported files in bytes.
     pub raw_bytes: u64,
-    /// Total size of their objects in bytes.
+    /// Total size in bytes of the objects of the imported files.
     pub stored_bytes: u64,
 }
 
@@ -188,8 +187,8 @@ pub fn import(
     Ok(imported)
 }
 
-/// Checks that consecutive segments of the source follow each other in the archive, by their summaries.
-/// Segments in packs, and encrypted ones without a private key, are skipped.
+/// Checks that consecutive segments of the source follow each other in the archive, by their summaries. Skips
+/// segments in packs, and encrypted segments without a private key.
 fn find_broken_links(archive: &Archive, source: &Source) -> Result<Vec<Warning>, ArchiveError> {
     let segment = |file: &SourceFile| match file.file {
         ArchivedFile::Segment(name) => Some(name),

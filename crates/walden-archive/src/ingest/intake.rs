@@ -17,7 +17,7 @@ use crate::objects::name::ArchivedFile;
 use crate::objects::object::{Content, MAX_SEGMENT_BYTES, to_hex};
 use crate::restore::server::FIRST_BYTES;
 
-/// Maximum size of a file held in memory, in bytes. Larger ones use a temporary file.
+/// Maximum size of a file held in memory, in bytes. Larger files are held in a temporary file.
 const IN_MEMORY: usize = 64 << 20;
 
 /// Adds files to an archive.
@@ -36,15 +36,15 @@ pub(crate) struct Intake {
 pub(crate) enum IntakeError {
     #[error("cannot read it")]
     Read(#[source] io::Error),
-    #[error("the file's size: expected at most {limit} bytes, found more")]
+    #[error("the file is too large: expected at most {limit} bytes, the size of a segment")]
     TooLarge { limit: u64 },
-    #[error("SHA-1 of the content: expected {expected} as in the file's name, found {found}")]
+    #[error("the file's content differs from the SHA-1 in its name: expected {expected}, found {found}")]
     Digest { expected: String, found: String },
     #[error(
-        "the file's cluster: expected a segment of the source that identifies it, found none that can be read"
+        "cannot determine the cluster of this file: expected segments in the source that identify it, found none that can be read"
     )]
     UnknownCluster,
-    #[error("the file's cluster: expected segments of one cluster in the source, found system identifiers {}", found.join(" and "))]
+    #[error("cannot determine the cluster of this file: the source has segments of several clusters, with the system identifiers {}", found.join(" and "))]
     SeveralClusters { found: Vec<String> },
     #[error("{refusal}; the archive has an intact copy")]
     DamagedCopy { refusal: Refusal },
@@ -80,8 +80,8 @@ fn is_final(error: &ArchiveError) -> bool {
     error.store_error().is_some() || matches!(error, Missing(_) | Empty(_) | Identity { .. })
 }
 
-/// Returns the histories of the archive and those that only the source has, given the text of each. Skips
-/// unreadable ones, which are refused when they are archived.
+/// Returns the histories of the archive, and the histories in `own` that only the source has, each given as
+/// text. Skips unreadable histories, which are refused when they are archived.
 pub(crate) fn histories(
     archive: &Archive,
     own: impl Iterator<Item = (Timeline, io::Result<Vec<u8>>)>,
@@ -219,9 +219,9 @@ impl Intake {
         Ok(self.pusher.store(file, checked, &mut Content::Read(&mut content), self.level)?)
     }
 
-    /// Checks that every cluster found in the source is the archive's. This also applies to an archive that
-    /// does not belong to a cluster yet, because the server that claims it must be of the same cluster as its
-    /// first files.
+    /// Checks that every cluster found in the source is the archive's cluster. An archive without a cluster
+    /// is checked too, because the server that claims it later must be of the same cluster as its first
+    /// files.
     fn expect_own_cluster(&self) -> Result<(), IntakeError> {
         let clusters = self.clusters.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut systems = clusters.keys();

@@ -121,7 +121,7 @@ pub fn probe(archive: &Archive) -> Result<Probe, ProbeError> {
 /// they were locked. Returns how many objects the store still keeps.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub(crate) fn remove_old(archive: &Archive) -> Result<u64, ArchiveError> {
     const DAY: Duration = Duration::from_secs(24 * 3600);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

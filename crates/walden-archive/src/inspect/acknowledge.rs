@@ -40,7 +40,7 @@ pub fn acknowledge(
 /// shows that they are missing.
 ///
 /// # Errors
-/// The archive's errors.
+/// Errors of the archive.
 pub fn record(
     archive: &Archive,
     first: SegmentName,

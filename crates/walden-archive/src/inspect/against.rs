@@ -2,8 +2,8 @@
 //! failover leaves.
 //!
 //! A standby marks received segments as `.done` without archiving them (`XLogWalRcvClose` in
-//! `walreceiver.c`), because the primary is expected to archive them. If the primary is lost before it does,
-//! the archive has a gap although every server reports that all files are archived.
+//! `walreceiver.c`), because the primary is expected to archive them. If the primary is lost before it
+//! archives them, the archive has a gap although every server reports that all files are archived.
 
 mod same_history;
 
@@ -58,9 +58,9 @@ pub struct Facts {
     pub segment_bytes: u64,
     /// The timeline that the server writes or replays.
     pub timeline: Timeline,
-    /// End of its complete WAL.
+    /// End LSN of the server's complete WAL.
     pub written: Lsn,
-    /// The server replays the WAL of another server.
+    /// Whether the server is a standby, which replays the WAL of another server.
     pub is_standby: bool,
 }
 
@@ -71,7 +71,7 @@ pub struct ServerFile {
     pub file: ArchivedFile,
     /// Size in bytes.
     pub bytes: u64,
-    /// Its mark in `archive_status`.
+    /// The file's mark in `archive_status`.
     pub mark: Mark,
 }
 
@@ -81,7 +81,7 @@ pub struct ServerFile {
 pub enum Mark {
     /// `.done`: archived, or not to be archived by this server.
     Done,
-    /// `.ready`: the server will call `archive_command` for it.
+    /// `.ready`: the server will call `archive_command` for the file.
     Ready,
     /// The file has no mark.
     None,
@@ -112,9 +112,9 @@ pub struct Compared {
     pub location: String,
     /// Timeline of the server.
     pub timeline: Timeline,
-    /// End of the server's complete WAL.
+    /// End LSN of the server's complete WAL.
     pub written: String,
-    /// The server replays the WAL of another server.
+    /// Whether the server is a standby, which replays the WAL of another server.
     #[serde(rename = "standby")]
     pub is_standby: bool,
     /// Number of the server's complete files that were searched for in the archive.
@@ -181,11 +181,11 @@ pub struct Missing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// Nothing, because archiving it was not requested.
+    /// The server has the file; archiving was not requested.
     Found,
-    /// It was archived.
+    /// The file was archived.
     Filled,
-    /// It failed the checks or could not be read.
+    /// The file failed the checks or could not be read.
     Refused,
 }
 
@@ -271,7 +271,7 @@ pub fn compare(
     };
     let listing = list::list_if_any(archive, ListOptions::default())?;
     compared.gaps = listing.as_ref().map(Listing::gaps).unwrap_or_default();
-    // Later segments are already archived ahead of the waiting ones.
+    // Later segments are already archived ahead of the waiting segments.
     compared.gaps.retain(|gap| !gap.is_new() || gap.count(&waits) < gap.segments);
     Ok(compared)
 }
@@ -291,7 +291,7 @@ fn find_branch(archive: &Archive, facts: &Facts) -> Result<Option<Branch>, Archi
 /// `read` returns the content of a file in `pg_wal`. A file that cannot be read is skipped.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub fn find_taken(
     archive: &Archive,
     ready: &[ArchivedFile],
@@ -325,7 +325,7 @@ fn is_first(one: &ServerFile, other: Option<&ServerFile>) -> bool {
 }
 
 /// Finds out whether the archive refuses a file that a server offers, and stores nothing. One file is read
-/// over the connection, and all others wait for it.
+/// over the connection; all other files of the server wait for this file.
 fn find_refusal(
     pusher: &Pusher,
     file: ArchivedFile,
@@ -348,7 +348,7 @@ fn find_refusal(
         (Ok(_), None) => None,
         (Err(refusal), None) => Some(refused(error_text(&refusal))),
         (Err(_), Some(conflict)) => Some(refused(error_text(&conflict))),
-        // The same WAL, followed by other bytes.
+        // Both files have the same WAL, followed by different bytes.
         (Ok(checked), Some(conflict)) => {
             let same = pusher.find_same_log(file, &checked, &mut Content::Held(content));
             let is_same = same.is_ok_and(|same| same.is_some());

@@ -30,13 +30,13 @@ const MIN_OBSERVED: f64 = 60.0;
 /// Prices in one currency. Removals cost nothing.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Prices {
-    /// A GB for a month.
+    /// Price of storing a GB for a month.
     pub storage: f64,
-    /// 1000 requests that write or list.
+    /// Price of 1000 requests that write or list.
     pub put: f64,
-    /// 1000 requests that read.
+    /// Price of 1000 requests that read.
     pub get: f64,
-    /// Reading a GB.
+    /// Price of reading a GB, in addition to the requests.
     pub retrieval: f64,
 }
 
@@ -65,7 +65,7 @@ impl OwnPrices {
     /// Parses `storage=0.02,put=0.005`.
     ///
     /// # Errors
-    /// Another name than those of the fields, or a value that is no price.
+    /// A name that is no field of this type, or a value that is no price.
     pub fn parse(text: &str) -> Result<OwnPrices, String> {
         let mut prices = OwnPrices::default();
         for pair in text.split(',') {
@@ -115,9 +115,9 @@ pub struct Class {
     pub scheme: &'static str,
     /// The store's name of the class.
     pub name: &'static str,
-    /// Its list prices.
+    /// The list prices of the class.
     pub prices: Prices,
-    /// Days for which an object is billed at least.
+    /// Number of days for which an object is billed at least.
     pub min_days: u32,
     /// Bytes that are billed for an object at least.
     pub min_bytes: u64,
@@ -134,7 +134,7 @@ const fn class(
     Class { scheme, name, prices: Prices { storage, put, get, retrieval }, min_days, min_bytes }
 }
 
-/// The known classes; the first one of each store is its default.
+/// The known classes; the first class of each store is the store's default.
 #[rustfmt::skip]
 pub const CLASSES: [Class; 12] = [
     class("s3", "STANDARD",            [0.023,  0.005, 0.0004, 0.0],  0,   0),
@@ -198,13 +198,14 @@ pub fn check_class(location: &str, name: &str) -> Result<(), String> {
 pub struct Early {
     /// The class.
     pub storage_class: String,
-    /// Its minimum storage duration.
+    /// The minimum storage duration of the class, in days.
     pub min_days: u32,
     /// Number of the objects.
     pub objects: u64,
-    /// Their stored size in bytes.
+    /// Stored size of the objects in bytes.
     pub bytes: u64,
-    /// Billed without being stored: the sum of each object's bytes times the remaining days.
+    /// Storage that is billed after removal, in bytes times days: the sum of each object's bytes times its
+    /// remaining days.
     pub byte_days: f64,
 }
 
@@ -238,7 +239,8 @@ impl Ages {
         Ok(ages)
     }
 
-    /// Returns those of these objects that are younger than the minimum; `None` if no object is.
+    /// Returns the objects among `keys` that are younger than the minimum storage duration; `None` if no
+    /// object is.
     pub fn early<'a>(&self, keys: impl Iterator<Item = &'a str>) -> Option<Early> {
         let Class { name, min_days, .. } = self.class?;
         let mut early = Early { storage_class: (*name).to_owned(), min_days: *min_days, ..Early::default() };
@@ -273,11 +275,12 @@ pub struct Cost {
     pub prices_from: Option<String>,
     /// Number of objects.
     pub objects: u64,
-    /// Their stored size in bytes.
+    /// Stored size of the objects in bytes.
     pub stored_bytes: u64,
-    /// Bytes that are billed: some classes bill small objects as larger ones.
+    /// Number of bytes that are billed, which is more than the stored bytes in classes that bill small
+    /// objects as larger objects.
     pub billed_bytes: u64,
-    /// Storing them for a month.
+    /// Price of storing the objects for a month.
     pub storage_month: Option<f64>,
     /// The rate of archiving; `None` if the commit times are unknown or too close.
     pub rate: Option<Rate>,
@@ -285,20 +288,20 @@ pub struct Cost {
     pub restore: Restore,
     /// Objects that are younger than the minimum storage duration of their class.
     pub early: Option<Early>,
-    /// The price of removing these now.
+    /// The price that removing the objects of `early` now would waste.
     pub early_price: Option<f64>,
 }
 
 /// The archived objects of a month of 30 days, at the rate since the first commit in the archive.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Rate {
-    /// Segments.
+    /// Number of segments.
     pub segments: f64,
-    /// Their stored size in bytes.
+    /// Stored size of the segments in bytes.
     pub stored_bytes: f64,
-    /// Requests that write or list.
+    /// Number of requests that write or list.
     pub put_requests: f64,
-    /// Requests that read.
+    /// Number of requests that read.
     pub get_requests: f64,
     /// Price of the requests.
     pub price: Option<f64>,
@@ -307,11 +310,11 @@ pub struct Rate {
 /// Requests and bytes for restoring all WAL of the archive.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Restore {
-    /// Requests that list.
+    /// Number of requests that list.
     pub list_requests: u64,
-    /// Requests that read: one for each segment.
+    /// Number of requests that read: one for each segment.
     pub get_requests: u64,
-    /// Bytes.
+    /// Number of bytes that are read.
     pub bytes: u64,
     /// Price of requests and retrieval, without traffic.
     pub price: Option<f64>,
@@ -335,7 +338,7 @@ impl Rate {
 /// Computes the cost of an archive. `own` prices replace the list prices.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub fn cost(archive: &Archive, listing: &Listing, own: Option<OwnPrices>) -> Result<Cost, ArchiveError> {
     let store = archive.store();
     let class = class_of(store.location(), store.storage_class());
@@ -394,7 +397,7 @@ mod tests {
     fn classes_that_cannot_be_read_are_refused() {
         assert!(check_class("s3://bucket", "DEEP_ARCHIVE").unwrap_err().contains("GLACIER_IR"));
         assert!(check_class("az://container", "archive").unwrap_err().contains("Cold"));
-        // Google's class of this name can be read at once; unknown ones may be those of another store.
+        // Google's class of this name can be read at once; unknown classes may belong to another store.
         assert_eq!(check_class("gs://bucket", "ARCHIVE"), Ok(()));
         assert_eq!(check_class("s3://bucket", "OWN"), Ok(()));
     }

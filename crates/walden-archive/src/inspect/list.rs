@@ -56,9 +56,9 @@ pub struct Listing {
     /// left, nor timelines without any segment.
     #[serde(rename = "gaps_complete")]
     pub has_all_gaps: bool,
-    /// Timelines that have a history but no segments, between others that have segments, if the histories are
-    /// unreadable. They have lost their segments unless they ended in the segment in which they started. If
-    /// histories are readable, these timelines are among `timelines`, with gaps.
+    /// Timelines that have a history but no segments, between timelines with segments, if the histories are
+    /// unreadable. These timelines have lost their segments unless they ended in the segment in which they
+    /// started. If the histories are readable, these timelines are in `timelines` instead, with gaps.
     pub timelines_without_segments: Vec<Timeline>,
     /// The timelines in ascending order.
     pub timelines: Vec<TimelineListing>,
@@ -92,7 +92,7 @@ impl Listing {
     }
 
     /// Returns the timelines that branched off from a base backup's timeline before the backup started, so
-    /// that recovery from it does not lead to them. `backup` is the name of a backup history file.
+    /// that recovery from the backup does not lead to them. `backup` is the name of a backup history file.
     pub fn left_before_backup(&self, backup: &str) -> Vec<&TimelineListing> {
         let Some(size) = SegmentSize::new(self.segment_bytes) else { return Vec::new() };
         let Some(ArchivedFile::Backup(segment, offset)) = ArchivedFile::parse(backup) else {
@@ -125,7 +125,7 @@ impl Listing {
                 else {
                     continue;
                 };
-                // The segment of a timeline switch, and all later ones, are read from the later timeline.
+                // The segment of a timeline switch, and all later segments, are read from the later timeline.
                 if first >= end {
                     continue;
                 }
@@ -265,7 +265,8 @@ pub struct TimelineListing {
     /// LSN at which it left the parent timeline.
     pub starts_at: Option<String>,
     /// Time of the parent's last commit or abort before the segment of the switch, in microseconds since
-    /// 1970-01-01 00:00:00 UTC. Only read if the parent continues without a gap to that segment and after it.
+    /// 1970-01-01 00:00:00 UTC. Only read if the parent has no gap before and after the segment of the
+    /// switch.
     pub parent_last_commit_time: Option<i64>,
     /// First segment.
     pub first_segment: Option<String>,
@@ -273,19 +274,20 @@ pub struct TimelineListing {
     pub last_segment: Option<String>,
     /// Number of complete segments.
     pub segments: u64,
-    /// The incomplete last segment of a timeline that another one continues, if archived.
+    /// The archived incomplete last segment (`.partial`) of a timeline that another timeline continues.
     pub partial_segment: Option<String>,
     /// End of the complete records in the last segment, if its summary was read.
     pub end: Option<String>,
     /// End of the archived part of the incomplete segment, from `walden receive --ack-after archive`.
     pub live_end: Option<String>,
-    /// Missing segments between the first and the last, and up to where another timeline left this one.
+    /// Missing segments between the first and the last segment, and up to the LSN at which another timeline
+    /// branched off.
     pub gaps: Vec<Gap>,
     /// Size of the segments before compression, in bytes.
     pub raw_bytes: u64,
-    /// Stored size of their objects, in bytes.
+    /// Stored size of the timeline's objects, in bytes.
     pub stored_bytes: u64,
-    /// Number of their objects.
+    /// Number of the timeline's objects.
     pub objects: u64,
     /// Time of the first commit or abort, in microseconds since 1970-01-01 00:00:00 UTC.
     pub first_commit_time: Option<i64>,
@@ -299,7 +301,7 @@ pub struct TimelineListing {
     pub restorable: Vec<RestorableRange>,
     /// Number of segments with a version that Walden cannot read, among those whose summaries were read.
     pub unknown_version_segments: u64,
-    /// Where `pg_resetwal` started the WAL again, in the segments whose summaries were read.
+    /// Restarts of the WAL by `pg_resetwal`, in the segments whose summaries were read.
     pub resets: Vec<Reset>,
     /// WAL that was written with `wal_level = minimal`, in the segments whose summaries were read, or
     /// according to the last `verify`.
@@ -308,13 +310,13 @@ pub struct TimelineListing {
     pub restore_points: Vec<RestorePoint>,
 }
 
-/// Where `pg_resetwal` started the WAL again. Recovery does not get past it. Names of segments may have
-/// been skipped before it.
+/// A segment at which `pg_resetwal` restarted the WAL. Recovery does not get past its start. Names of
+/// segments directly before it may have been skipped.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Reset {
-    /// The segment that starts with it.
+    /// Name of the segment.
     pub segment: String,
-    /// The checkpoint that `pg_resetwal` wrote.
+    /// LSN of the checkpoint that `pg_resetwal` wrote at the segment's start.
     pub lsn: String,
 }
 
@@ -326,16 +328,16 @@ impl Reset {
     }
 }
 
-/// Where commit times of a timeline go back: a time between the two has several meanings, and recovery stops
-/// at the first later commit.
+/// A step at which commit times of a timeline go back: a time between `to` and `from` denotes several
+/// moments, and recovery stops at the first later commit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct TimesGoBack {
     /// LSN of the first commit or abort after the step; if its segment cannot be read, of the segment's first
     /// record.
     pub lsn: String,
-    /// Time of the latest commit or abort before it, in microseconds since 1970-01-01 00:00:00 UTC.
+    /// Time of the latest commit or abort before the step, in microseconds since 1970-01-01 00:00:00 UTC.
     pub from: i64,
-    /// The first time after it.
+    /// Time of the first commit or abort after the step, in microseconds since 1970-01-01 00:00:00 UTC.
     pub to: i64,
 }
 
@@ -346,8 +348,8 @@ impl From<&StepBack> for TimesGoBack {
 }
 
 /// A range of segments without a gap and without WAL of `wal_level = minimal`, and its reachable moments.
-/// Recovery to a time can reach every moment from the first commit, or from the commit before it if there is
-/// one, up to but excluding the last commit.
+/// Recovery to a time can reach every moment from the first commit of the range, or from the commit before
+/// the range if there is one, up to but excluding the last commit of the range.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct RestorableRange {
     /// First segment.
@@ -356,13 +358,14 @@ pub struct RestorableRange {
     pub last_segment: String,
     /// The first segment after the gap that precedes this range, on this timeline or an ancestor, or after a
     /// segment with WAL of `wal_level = minimal`. Recovery cannot pass either, so a base backup must have
-    /// started in this segment or later. `None` if there is none: the archive starts with this range, or with
-    /// an ancestor that leads to it without a gap.
+    /// started in this segment or later. `None` if nothing precedes this range, or only ancestors that lead
+    /// to it without a gap.
     pub base_backup_from: Option<String>,
     /// Time of the first commit or abort, in microseconds since 1970-01-01 00:00:00 UTC. `None` if there is
     /// none, or if it was not read because there are many ranges and this is not one of the newest.
     pub first_commit_time: Option<i64>,
-    /// Time of the last commit or abort, which is not reachable by its own time.
+    /// Time of the last commit or abort, in microseconds since 1970-01-01 00:00:00 UTC. Recovery to this time
+    /// does not reach it.
     pub last_commit_time: Option<i64>,
     /// Time of the last commit or abort before this range on the parent timeline, if its segments lead to
     /// this range without a gap. Recovery to a moment between this time and the first commit stops before the
@@ -404,7 +407,7 @@ walden_format::setters!(ListOptions { all_summaries: bool, base_backups: bool, t
 /// The listing reports damage in the objects that were read.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub fn list(archive: &Archive, options: ListOptions) -> Result<Listing, ArchiveError> {
     Ok(list_objects(archive, Depth::Contents(options))?.0)
 }
@@ -432,7 +435,7 @@ pub(crate) enum Depth {
 /// Lists an archive, and also returns all its objects.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub(crate) fn list_objects(
     archive: &Archive,
     depth: Depth,
@@ -565,7 +568,7 @@ pub(crate) fn list_objects(
     Ok((listing, found.all))
 }
 
-/// Returns whether a name is that of an object in an encrypted archive.
+/// Returns whether `name` is the name of an object in an encrypted archive.
 pub(crate) fn is_sealed_object(name: &str) -> bool {
     name.strip_suffix(SUFFIX).is_some_and(|key| Object::parse_key(key).is_some())
 }
@@ -704,7 +707,7 @@ struct Timelines<'a> {
 }
 
 impl Timelines<'_> {
-    /// Adds a timeline to the listing, which already contains the earlier ones.
+    /// Adds a timeline to the listing, which already contains all earlier timelines.
     fn add_timeline(
         &self,
         timeline: Timeline,
@@ -745,9 +748,9 @@ impl Timelines<'_> {
         Ok(())
     }
 
-    /// Sets where a timeline left its parent, which is among the earlier ones, and from which segment a base
-    /// backup may have started. Returns the parent's last commit or abort before the timeline's first one, if
-    /// the parent leads to it without a gap.
+    /// Sets the LSN at which a timeline left its parent, which is already in the listing, and the first
+    /// segment in which a base backup may have started. Returns the parent's last commit or abort before the
+    /// first commit or abort of the timeline, if the parent leads to the timeline without a gap.
     fn link_to_parent(
         &self,
         found: &mut TimelineListing,
@@ -763,7 +766,7 @@ impl Timelines<'_> {
         let switch = self.size.segment_of(parent.end);
         let before = SegmentName::new(parent.timeline, switch.saturating_sub(1), self.size).to_string();
         let ranges = earlier.iter().filter(|other| other.timeline == parent.timeline);
-        // The last range that starts before the switch, or `None` if the archive starts after it.
+        // The last range that starts before the switch, or `None` if the archive starts after the switch.
         let range = ranges.flat_map(|parent| &parent.restorable).rfind(|range| range.first_segment <= before);
         if let Some(range) = range.filter(|range| range.last_segment > before && self.options.is_some())
             && let Some(objects) = self.objects.get(&parent.timeline)
@@ -840,7 +843,7 @@ fn look_at_headers(
 /// Number of backup history files read concurrently.
 const BACKUP_THREADS: usize = 4;
 
-/// Reads backup history files. Adds damaged ones to `unreadable`.
+/// Reads backup history files. Adds damaged files to `unreadable`.
 fn read_backups(
     archive: &Archive,
     names: &[String],
@@ -961,7 +964,7 @@ pub struct Branch {
     pub timeline: Timeline,
     /// The timeline from which it branched off.
     pub parent: Timeline,
-    /// LSN of the branch.
+    /// LSN at which the timeline branched off.
     #[serde(serialize_with = "as_text")]
     pub left_at: Lsn,
 }
@@ -976,7 +979,7 @@ fn as_text<S: Serializer>(lsn: &Lsn, serializer: S) -> Result<S::Ok, S::Error> {
 /// `None` in an encrypted archive without a private key, because the histories are unreadable.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub fn find_branch(archive: &Archive, own: Timeline, end: Lsn) -> Result<Option<Branch>, ArchiveError> {
     if gaps::is_locked(archive)? {
         return Ok(None);
@@ -985,7 +988,7 @@ pub fn find_branch(archive: &Archive, own: Timeline, end: Lsn) -> Result<Option<
     let timeline = latest_timeline(own, &histories);
     let Some(history) = histories.get(&timeline).filter(|_| timeline > own) else { return Ok(None) };
     let of_own = history.ancestors.iter().find(|ancestor| ancestor.timeline == own);
-    // A timeline that does not descend from the primary's branched off from an earlier one.
+    // A timeline that does not descend from the primary's timeline branched off from an ancestor of it.
     let parent = of_own.or_else(|| history.ancestors.iter().rfind(|ancestor| ancestor.timeline < own));
     let branch = parent.map(|parent| Branch { timeline, parent: parent.timeline, left_at: parent.end });
     Ok(branch.filter(|branch| branch.parent != own || branch.left_at < end))
@@ -994,7 +997,7 @@ pub fn find_branch(archive: &Archive, own: Timeline, end: Lsn) -> Result<Option<
 /// Returns the last segment of each timeline.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub fn last_segments(archive: &Archive) -> Result<BTreeMap<Timeline, SegmentName>, ArchiveError> {
     let extents = extents(archive)?.into_iter();
     Ok(extents.map(|(timeline, (_, last))| (timeline, last)).collect())
@@ -1003,7 +1006,7 @@ pub fn last_segments(archive: &Archive) -> Result<BTreeMap<Timeline, SegmentName
 /// The first segment of each timeline that has any, by one listing.
 ///
 /// # Errors
-/// The store's.
+/// Errors of the store.
 pub fn first_segments(archive: &Archive) -> Result<BTreeMap<Timeline, SegmentName>, ArchiveError> {
     let extents = extents(archive)?.into_iter();
     Ok(extents.map(|(timeline, (first, _))| (timeline, first)).collect())
@@ -1027,7 +1030,7 @@ fn extents(archive: &Archive) -> Result<BTreeMap<Timeline, (SegmentName, Segment
 /// `None` if the archive is empty.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub fn newest_segment(archive: &Archive) -> Result<Option<SegmentName>, ArchiveError> {
     match archive.identity() {
         Err(ArchiveError::Missing(_) | ArchiveError::Empty(_)) => return Ok(None),
@@ -1201,13 +1204,13 @@ fn is_listed(listing: &TimelineListing, segment: &String) -> bool {
 /// segment would require reading all summaries.
 const MAX_RANGES: usize = 16;
 
-/// Number of a timeline's objects whose commit times are compared in addition to those at the ends of ranges:
-/// in a folder, and in an object store, which is slower.
+/// Number of a timeline's objects whose commit times are compared in addition to the objects at the ends of
+/// ranges: in a folder, and in an object store, which is slower.
 const LOCAL_SAMPLES: usize = 32;
 const REMOTE_SAMPLES: usize = 8;
 
 /// Returns the `.partial` objects whose segment is also archived completely, as by the old primary after a
-/// failover. They are copies of the segment's start.
+/// failover. These objects are copies of the start of their segment.
 fn partials_of_complete_segments(objects: &BTreeMap<Object, u64>) -> BTreeSet<Object> {
     let has = |name: SegmentName| {
         let mut ranges = objects.keys().filter_map(|object| object.segments());
@@ -1254,7 +1257,7 @@ fn find_times_that_go_back(
     Ok(clock.steps_back().iter().map(TimesGoBack::from).collect())
 }
 
-/// Bisects the objects between samples of them between which commit times go back, so that the summary of the
+/// Bisects the objects between two samples if commit times go back between them, so that the summary of the
 /// first segment after each step is read too. `objects` and `samples`, which are indexes, are in WAL order.
 fn bisect_steps_back(
     objects: &[(Object, u64)],
@@ -1300,8 +1303,8 @@ fn bisect_steps_back(
 }
 
 /// Reads the times of the first and last end of a transaction, overall and between gaps, searching inward
-/// from both ends. Returns whether all summaries were read. Adds damaged ones to `unreadable`, so that one of
-/// them does not hide the others.
+/// from both ends. Returns whether all summaries were read. Adds damaged summaries to `unreadable`, so that
+/// one damaged summary does not hide the others.
 fn times(
     archive: &Archive,
     objects: &BTreeMap<Object, u64>,
@@ -1365,7 +1368,8 @@ fn times(
             })
         };
         let (mut first, mut last) = (None, None);
-        // Segments with an unreadable version have no times, and an archive can contain thousands of them.
+        // Segments with an unreadable version have no times, and an archive can contain thousands of these
+        // segments.
         let mut unread = 0;
         for (object, &bytes) in read().filter(|(object, _)| is_asked(object)) {
             let found = contents(object, bytes)?;

@@ -1,7 +1,7 @@
 //! Replays all the WAL from a base backup, and compares each full-page image with the replayed page.
 //!
-//! Checksums prove that records are as the server wrote them. Replay proves that they lead from one state of
-//! the pages to the next.
+//! Checksums prove that records are as the server wrote them. Replay proves that the records lead from one
+//! state of the pages to the next.
 
 use std::ops::ControlFlow;
 
@@ -28,7 +28,8 @@ pub struct Options {
     pub timeline: Option<Timeline>,
     /// Memory for pages and decoded segments, in bytes. Other pages go to a temporary file.
     pub memory_bytes: usize,
-    /// Threads that replay, each a share of the pages; others read and decompress ahead of them.
+    /// Number of threads that replay, each a share of the pages; further threads read and decompress ahead of
+    /// them.
     pub threads: usize,
 }
 
@@ -57,9 +58,9 @@ pub struct Replayed {
     pub segments: u64,
     /// Results of comparing full-page images with pages.
     pub check: Check,
-    /// Damage in the WAL. Replay continues after it, with unknown pages.
+    /// Damage in the WAL. Replay continues after the damage, with unknown pages.
     pub damages: Vec<Damage>,
-    /// Gaps in the WAL. Replay continues after them as after damage.
+    /// Gaps in the WAL. Replay continues after each gap as after damage.
     pub gaps: Vec<Gap>,
 }
 
@@ -157,7 +158,8 @@ pub fn replay(
     let shares = u32::try_from(options.threads).unwrap_or(u32::MAX).max(1);
     let (replayed, has_misfits) = replay_shares(&inventory, timeline, base, options, shares, progress)?;
     if has_misfits && shares > 1 {
-        // A record that does not fit one page makes all of its pages unknown, also those of other shares.
+        // A record that does not fit one page makes all pages of the record unknown, also pages of other
+        // shares.
         return Ok(replay_shares(&inventory, timeline, base, options, 1, progress)?.0);
     }
     Ok(replayed)
@@ -209,7 +211,7 @@ fn replay_shares(
         }
         has_misfits |= threads.iter().any(|thread| thread.replay.store.has_misfits());
         checks = threads.into_iter().map(|thread| thread.check).collect();
-        // The ends of all threads are the same.
+        // All threads end at the same LSN.
         let Some((reached, end)) = results.into_iter().next() else { break };
         replayed.reached = replayed.reached.max(reached);
         if let SegmentEnd::Damaged(damage) = end {
@@ -241,7 +243,7 @@ impl Replayer {
         Replayer { replay: Replay::new(store), check }
     }
 
-    /// Tells the other threads that this one has failed, so that they do not wait for it.
+    /// Reports to the other threads that this thread has failed, so that they do not wait for it.
     fn leave(&mut self) {
         if self.replay.store.failure().is_some() || std::thread::panicking() {
             self.check.abandon();
@@ -302,7 +304,7 @@ fn goes_through(stretches: &[Stretch], timeline: Timeline, position: Lsn) -> boo
 }
 
 impl Replayed {
-    /// Returns the number of compared images, and how many of them differ.
+    /// Returns the number of compared images, and the number of images that differ.
     pub fn images(&self) -> (u64, u64) {
         let total = self.check.total();
         (total.compared(), total.different)

@@ -39,7 +39,7 @@ pub struct Holdings {
     /// restored to.
     pub oldest_restorable: Option<i64>,
     /// Time of the last commit or abort on the latest timeline. Recovery to a time can reach every moment
-    /// from the oldest one up to but excluding this one.
+    /// from `oldest_restorable` up to but excluding this time.
     pub newest_restorable: Option<i64>,
     /// Reachable ranges along the latest timeline and its ancestors, in WAL order. The last range equals the
     /// two times above.
@@ -99,8 +99,8 @@ impl Holdings {
     }
 }
 
-/// Summarizes a listing of the archive. `waiting` returns the segments that wait to be archived. It is called
-/// only if segments are missing.
+/// Summarizes a listing of the archive. `waiting` returns the segments that wait to be archived. `waiting` is
+/// called only if segments are missing.
 ///
 /// # Errors
 /// [`ArchiveError::Missing`] if no archive exists at the location, and the store's errors.
@@ -188,8 +188,8 @@ fn resets_after_gaps(timelines: &[list::TimelineListing]) -> Vec<Reset> {
     resets.cloned().collect()
 }
 
-/// Drops the ranges behind segments that wait to be archived. Recovery does not get to them before these are
-/// archived, and then there is no gap before them.
+/// Drops the ranges after segments that wait to be archived. Recovery reaches these ranges only once the
+/// waiting segments are archived, and then no gap precedes them.
 fn before_what_waits(
     mut ranges: Vec<RestorableRange>,
     lasting: &[&Gap],
@@ -228,22 +228,22 @@ impl QueuedFile {
 /// How far an archive lags behind its server.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Lag {
-    /// Number of files that the server marked as ready, including archived ones that it has not marked as
+    /// Number of files that the server marked as ready, including archived files that it has not marked as
     /// done yet.
     pub ready_files: u64,
-    /// Seconds since the oldest of these became ready.
+    /// Seconds since the oldest ready file became ready.
     pub ready_seconds: f64,
-    /// The first of these files. The server requests it repeatedly until it is archived, however many others
-    /// wait.
+    /// The first ready file, which the server requests repeatedly until it is archived, regardless of how
+    /// many files wait.
     pub next_file: Option<String>,
-    /// Whether the archive lacks this file.
+    /// Whether the archive lacks `next_file`.
     #[serde(rename = "next_missing")]
     pub is_next_missing: bool,
     /// Number of ready files that the archive lacks.
     pub files: u64,
-    /// Their size in bytes.
+    /// Size in bytes of the ready files that the archive lacks.
     pub bytes: u64,
-    /// Seconds since the oldest of them became ready.
+    /// Seconds since the oldest ready file that the archive lacks became ready.
     pub seconds: f64,
 }
 
@@ -279,7 +279,7 @@ impl Lag {
 /// as unarchived although the archive has their names, because the archived content is damaged or different.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub fn lag(
     archive: &Archive,
     queue: &[QueuedFile],

@@ -2,7 +2,7 @@
 //!
 //! Every object is read and decoded, each file's hash is compared, and each segment is checked as strictly as
 //! before it was archived: every record's checksum, and that a segment's first record points back at the last
-//! one of the previous segment.
+//! record of the previous segment.
 
 pub mod altered;
 
@@ -350,7 +350,7 @@ impl CheckedFile {
     fn new(file: ArchivedFile, checked: Checked) -> CheckedFile {
         let Checked { bytes, warnings, contents, .. } = checked;
         if contents.as_ref().is_some_and(|contents| contents.unknown_magic.is_some()) {
-            // These segments are counted instead.
+            // Segments of unknown versions are counted instead.
             let warnings = Vec::new();
             let (records, minimal_wal) = (None, None);
             return CheckedFile { file, bytes, warnings, records, minimal_wal, is_of_unknown_version: true };
@@ -469,7 +469,7 @@ fn inspect_pack(
 
 impl Inspection {
     /// Checks a decoded file as strictly as before it was archived, and compares it with its stored summary.
-    /// Damage that was accepted when archiving is only a warning.
+    /// Damage that was accepted when the file was archived is only a warning.
     fn check(
         &mut self,
         archive: &Archive,
@@ -569,8 +569,8 @@ impl Links {
         Links { size, last: None, switches, before_switches: BTreeMap::new() }
     }
 
-    /// Returns whether a record ends in the segment that started before it and has the right checksum, and
-    /// the problems between the previous segment and this one.
+    /// Returns whether a record that started before the segment ends in it and has the right checksum, and
+    /// the problems between the previous segment and this segment.
     fn follow(&mut self, name: SegmentName, found: Records) -> (bool, Vec<String>) {
         let last = self.last.take();
         let number = name.number(self.size);
@@ -601,7 +601,7 @@ impl Links {
     }
 }
 
-/// Describes a first record that points back at another record than the last ones of the previous segment.
+/// Describes a first record that points back at none of the last records of the previous segment.
 fn link_problem(name: SegmentName, expected: &[Lsn], found: Lsn) -> Option<String> {
     let is_right = expected.is_empty() || expected.contains(&found);
     (!is_right).then(|| {
@@ -620,7 +620,7 @@ fn link_problem(name: SegmentName, expected: &[Lsn], found: Lsn) -> Option<Strin
 /// run still counts, and if this run found no damage, its result is not stored.
 ///
 /// # Errors
-/// The store's errors. A user with read-only access cannot store the result.
+/// Errors of the store. A user with read-only access cannot store the result.
 pub fn record(archive: &Archive, run: &Verified, is_fast: bool) -> Result<(), ArchiveError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     let time = i64::try_from(now).unwrap_or(i64::MAX);

@@ -4,8 +4,8 @@
 //! gaps/00000001/FIRST-LAST.json    who acknowledged the gap, when and why
 //! ```
 //!
-//! An acknowledgement is created once and never replaced. It covers exactly its segments: if a gap grows, the
-//! additional segments are a new gap next to it.
+//! An acknowledgement is created once and never replaced. An acknowledgement covers exactly its segments: if
+//! a gap grows, the additional segments are a new gap next to the acknowledged gap.
 //!
 //! Missing timeline histories are not gaps and cannot be acknowledged, because recovery needs them to follow
 //! a timeline to the next.
@@ -89,13 +89,13 @@ impl Acknowledgement {
     }
 }
 
-/// Reads the acknowledgements. Also returns the keys of invalid ones.
+/// Reads the acknowledgements. Also returns the keys of invalid acknowledgements.
 ///
 /// Without a private key (`is_locked`), the keys of encrypted objects still show which segments are
 /// acknowledged.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub fn acknowledged(
     archive: &Archive,
     is_locked: bool,
@@ -109,7 +109,7 @@ pub fn acknowledged(
             Acknowledgement::parse_key(&key).ok_or_else(|| io::ErrorKind::InvalidData.into())
         } else {
             match archive.store().read(&key).map_err(ArchiveError::from) {
-                // A damaged object acknowledges no gap and does not invalidate the others.
+                // A damaged object acknowledges no gap and does not invalidate other acknowledgements.
                 Err(error) if error.is_damage() => Err(io::Error::other(error)),
                 content => serde_json::from_slice(&content?).map_err(io::Error::other),
             }
@@ -131,10 +131,10 @@ pub(crate) fn is_locked(archive: &Archive) -> Result<bool, ArchiveError> {
     Ok(archive.encrypted().is_encrypted()? && archive.encrypted().options().identity.is_none())
 }
 
-/// Reads the acknowledgements, skipping invalid ones.
+/// Reads the acknowledgements, and skips invalid acknowledgements.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub(crate) fn all_acknowledged(archive: &Archive) -> Result<Vec<Acknowledgement>, ArchiveError> {
     Ok(acknowledged(archive, is_locked(archive)?)?.0)
 }
@@ -220,7 +220,8 @@ pub(crate) fn divide(
     gaps
 }
 
-/// Returns the ancestors of a timeline, oldest first, from its own history or from that of a descendant.
+/// Returns the ancestors of a timeline, oldest first, from the timeline's own history or from the history of
+/// a descendant.
 pub(crate) fn ancestors_of(timeline: Timeline, histories: &BTreeMap<Timeline, History>) -> &[Ancestor] {
     let by_descendant = || {
         histories.values().find_map(|history| {
@@ -248,8 +249,8 @@ pub(crate) fn first_number(object: Object, size: SegmentSize) -> Option<u64> {
     }
 }
 
-/// Counts the segments of which the archive has only parts among those of its timeline if an acknowledged gap
-/// starts in them: `receive --accept-gap` acknowledges a gap from the last received record on.
+/// Adds segments of which the archive has only parts to the segments of their timeline, if an acknowledged
+/// gap starts in them: `receive --accept-gap` acknowledges a gap from the last received record on.
 pub(crate) fn add_parts(
     first_numbers: &mut BTreeMap<Timeline, u64>,
     parts: impl Iterator<Item = SegmentName>,
@@ -270,15 +271,15 @@ pub(crate) fn add_parts(
 pub(crate) struct Expected {
     /// Number of the segment in which the timeline starts.
     first: Option<u64>,
-    /// Number of the segment after the last complete one.
+    /// Number of the segment after the last complete segment.
     end: Option<u64>,
 }
 
 impl Expected {
     /// Derives the expected segments from the histories and from the first segment of each timeline, complete
     /// or not. WAL before the start of the archive is not missing, whether the archive starts with its first
-    /// push or was pruned. So a timeline must have only the segments that follow archived ones, of its own or
-    /// of an ancestor.
+    /// push or was pruned. So a timeline must have only the segments that follow an archived segment, of the
+    /// timeline itself or of an ancestor.
     pub fn from_histories(
         timeline: Timeline,
         histories: &BTreeMap<Timeline, History>,
@@ -395,7 +396,7 @@ pub(crate) fn without_history(
 /// descendant's history.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub fn timelines_without_history(archive: &Archive) -> Result<Vec<Timeline>, ArchiveError> {
     // PostgreSQL archives a history before the timeline's first segment, so the later listing of histories
     // includes it.
@@ -404,11 +405,11 @@ pub fn timelines_without_history(archive: &Archive) -> Result<Vec<Timeline>, Arc
     listed_without_history(archive, &wal.objects, &histories)
 }
 
-/// Returns the timelines whose history is missing, given an earlier listing of WAL and histories that were
-/// read after it.
+/// Returns the timelines whose history is missing, given a listing of WAL and the histories that were read
+/// after this listing.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub(crate) fn listed_without_history(
     archive: &Archive,
     wal: &BTreeMap<Object, u64>,
@@ -428,9 +429,9 @@ pub const GAPS_UNKNOWN: &str = "without a private key, some gaps remain unknown 
 /// Returns the timelines that have a history but no WAL, and lie between an earlier timeline with WAL and a
 /// later timeline.
 ///
-/// Names show no more. Only the histories show whether such a timeline lost its segments, or ended in the
-/// segment in which it started and has none ([`Expected::from_histories`]). Reading them takes a private key
-/// in an encrypted archive.
+/// Names alone do not show why. Only the histories show whether a timeline without segments lost them, or
+/// ended in the segment in which it started ([`Expected::from_histories`]). Reading histories of an encrypted
+/// archive takes a private key.
 pub(crate) fn without_wal(with_wal: &BTreeSet<Timeline>, with_history: &BTreeSet<Timeline>) -> Vec<Timeline> {
     let (Some(first), Some(last)) = (with_wal.first(), with_wal.last().max(with_history.last())) else {
         return Vec::new();
@@ -447,11 +448,11 @@ pub(crate) fn timeline_of_history(object: Option<Object>) -> Option<Timeline> {
     }
 }
 
-/// Returns whether the archive has WAL of this timeline and of an earlier one, so that recovery needs the
-/// timeline's history.
+/// Returns whether the archive has WAL of this timeline and of an earlier timeline, so that recovery needs
+/// the history of this timeline.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub(crate) fn needs_history(archive: &Archive, timeline: Timeline) -> Result<bool, ArchiveError> {
     let has_wal = |timeline: Timeline| -> Result<bool, ArchiveError> {
         let mut has_object = false;
@@ -487,7 +488,7 @@ mod tests {
         assert_eq!(missing(&[1, 2, 4], &[2, 4], &histories), [3]);
         assert_eq!(missing(&[1, 2], &[], &none), [2]);
         assert_eq!(missing(&[1, 5], &[4], &histories), [2, 3, 5]);
-        // An archive that starts on timeline 3 or was pruned up to it.
+        // An archive that starts on timeline 3, or was pruned up to the start of timeline 3.
         assert!(missing(&[3, 4], &[4], &histories).is_empty());
         assert_eq!(missing(&[3, 5], &[4], &histories), [5]);
         assert!(missing(&[], &[4], &histories).is_empty());

@@ -6,9 +6,9 @@
 //! live/00000001/000000010000000000000007/000013F8-00001C20.wlz
 //! ```
 //!
-//! A part is an object like any other: compressed, encrypted if the archive is, and never replaced. Parts may
-//! overlap if another process starts again from an earlier position, but they never contradict each other.
-//! They are removed once the segment itself is archived.
+//! A part is an object like any other object: compressed, encrypted if the archive is encrypted, and never
+//! replaced. Parts may overlap if another process starts again from an earlier position, but they never
+//! contradict each other. They are removed once the segment itself is archived.
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
@@ -70,10 +70,10 @@ pub fn folder_of(segment: SegmentName) -> String {
     format!("{LIVE}{:08X}/{segment}/", segment.timeline)
 }
 
-/// Stores a part. It is durable when this returns.
+/// Stores a part, which is durable when this function returns.
 ///
 /// # Errors
-/// The store's errors, [`ArchiveError::Conflict`] if the part exists with different bytes, and
+/// Errors of the store, [`ArchiveError::Conflict`] if the part exists with different bytes, and
 /// [`ArchiveError::Missing`].
 pub fn store(archive: &Archive, part: Part, bytes: &[u8]) -> Result<(), ArchiveError> {
     let key = part.key();
@@ -107,7 +107,7 @@ pub fn store(archive: &Archive, part: Part, bytes: &[u8]) -> Result<(), ArchiveE
 /// Lists the parts of a segment, ordered by position.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub fn list(archive: &Archive, segment: SegmentName) -> Result<Vec<Part>, ArchiveError> {
     list_below(archive, &folder_of(segment))
 }
@@ -115,7 +115,7 @@ pub fn list(archive: &Archive, segment: SegmentName) -> Result<Vec<Part>, Archiv
 /// Lists the segments that have parts, in WAL order.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub fn segments(archive: &Archive) -> Result<Vec<SegmentName>, ArchiveError> {
     let mut segments: Vec<SegmentName> =
         list_below(archive, LIVE)?.into_iter().map(|part| part.segment).collect();
@@ -134,14 +134,14 @@ fn list_below(archive: &Archive, prefix: &str) -> Result<Vec<Part>, ArchiveError
 /// itself is archived and its parts may have been removed.
 ///
 /// # Errors
-/// The store's errors; damaged, contradictory or missing parts.
+/// Errors of the store; damaged, contradictory or missing parts.
 pub fn assemble(archive: &Archive, segment: SegmentName) -> Result<Option<Vec<u8>>, ArchiveError> {
     let parts = list(archive, segment)?;
     if parts.is_empty() {
         return Ok(None);
     }
     let assembled = join(archive, &parts);
-    // Concurrently removed parts look like missing ones or like an earlier end of the WAL.
+    // Parts that are removed concurrently look like missing parts or like an earlier end of the WAL.
     match archived_as(archive, segment)? {
         Some(_) => Ok(None),
         None => assembled.map(Some),
@@ -189,7 +189,7 @@ fn join(archive: &Archive, parts: &[Part]) -> Result<Vec<u8>, ArchiveError> {
 /// stay: the archived segment has precedence.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub fn remove(archive: &Archive, segment: SegmentName) -> Result<(), ArchiveError> {
     let discard = |part: Part| Ok(archive.store().discard(&part.key()).map(drop)?);
     list(archive, segment)?.into_iter().try_for_each(discard)
@@ -199,7 +199,7 @@ pub fn remove(archive: &Archive, segment: SegmentName) -> Result<(), ArchiveErro
 /// it has.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub fn remove_if_archived(archive: &Archive, segment: SegmentName) -> Result<bool, ArchiveError> {
     let is_archived = archived_as(archive, segment)?.is_some();
     if is_archived {
@@ -212,7 +212,7 @@ pub fn remove_if_archived(archive: &Archive, segment: SegmentName) -> Result<boo
 /// have parts.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub fn remove_archived(archive: &Archive) -> Result<Vec<SegmentName>, ArchiveError> {
     let mut live = Vec::new();
     for segment in segments(archive)? {
@@ -260,7 +260,7 @@ impl Extent {
 /// Returns the extent of a segment's parts. Without parts, it is empty.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub fn extent(archive: &Archive, segment: SegmentName) -> Result<Extent, ArchiveError> {
     Ok(Extent::new(segment, &list(archive, segment)?))
 }
@@ -268,7 +268,7 @@ pub fn extent(archive: &Archive, segment: SegmentName) -> Result<Extent, Archive
 /// Returns the extent of each segment that has parts, in WAL order.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub fn extents(archive: &Archive) -> Result<Vec<Extent>, ArchiveError> {
     let parts = list_below(archive, LIVE)?;
     let by_segment = parts.chunk_by(|one, other| one.segment == other.segment);

@@ -4,8 +4,9 @@
 //! pruned/00000001/000000010000000000000007.json     the first segment that was kept on a timeline
 //! ```
 //!
-//! The key is the record. If a timeline has several, the one with the last segment counts. Records are plain
-//! even in an encrypted archive, because listings show the same.
+//! The key of each object is the record; the content has no meaning. If a timeline has several records, the
+//! record with the last segment counts. Records are plain even in an encrypted archive, because listings show
+//! the same information.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ impl FirstKept {
     /// Reads the records of an archive.
     ///
     /// # Errors
-    /// The store's errors.
+    /// Errors of the store.
     pub fn read(archive: &Archive) -> Result<FirstKept, ArchiveError> {
         let mut first = FirstKept::default();
         for name in list(archive)? {
@@ -42,7 +43,7 @@ impl FirstKept {
         self.first_after(name).is_some()
     }
 
-    /// Returns the first segment that was kept on a segment's timeline, if the segment is before it.
+    /// Returns the first segment that was kept on the timeline of segment `name`, if `name` precedes it.
     pub fn first_after(&self, name: SegmentName) -> Option<SegmentName> {
         self.0.get(&name.timeline).copied().filter(|first| name < *first)
     }
@@ -51,7 +52,7 @@ impl FirstKept {
 /// Records the first kept segment of each timeline, and removes earlier records.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub(crate) fn record(archive: &Archive, first: &[SegmentName]) -> Result<(), ArchiveError> {
     let known = FirstKept::read(archive)?;
     for name in first.iter().filter(|name| known.0.get(&name.timeline).is_none_or(|known| known < *name)) {

@@ -14,7 +14,7 @@ use walden_format::lsn::SegmentName;
 use crate::objects::name::Object;
 use crate::store::{Listed, Store, StoreError};
 
-/// Maximum number of listings. If changes continue, the last one is the best available.
+/// Maximum number of listings. If changes continue, the last listing is the best available.
 const MAX_LISTINGS: usize = 16;
 
 /// The objects that contain segments, complete or partial.
@@ -32,7 +32,7 @@ impl Snapshot {
     /// Lists the objects under some prefixes, each ending with `/`.
     ///
     /// # Errors
-    /// The store's errors.
+    /// Errors of the store.
     pub fn take(store: &dyn Store, prefixes: &[String]) -> Result<Snapshot, StoreError> {
         let mut snapshot = Snapshot::list_once(store, prefixes)?;
         for _ in 1..MAX_LISTINGS {
@@ -62,7 +62,7 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Returns whether this listing is consistent, given the one before it.
+    /// Returns whether this listing is consistent, given the previous listing.
     fn confirms(&self, before: &Snapshot) -> bool {
         let (known, found) = (before.ranges(), self.ranges());
         let is_new_pack =

@@ -8,8 +8,8 @@
 //! Results are plain even in an encrypted archive, because monitoring has no private key. The first versions
 //! encrypted them (`.json.age`).
 //!
-//! Runs are ordered by number, not by time, so that a run with a fast clock does not hide the results of
-//! later ones.
+//! Runs are ordered by number, not by time, so that a run on a machine with a fast clock does not hide the
+//! results of later runs.
 
 use std::collections::BTreeMap;
 
@@ -50,12 +50,12 @@ pub struct VerifiedAt {
     /// Number of segments whose PostgreSQL version Walden could not read.
     #[serde(default)]
     pub unknown_version_segments: u64,
-    /// The newest segment of each timeline, in this run or an earlier one. All segments up to it once were in
-    /// the archive.
+    /// The newest segment of each timeline, in this run or an earlier run. The archive once had all segments
+    /// up to the newest segment.
     #[serde(default)]
     pub newest_segments: Vec<String>,
-    /// WAL of `wal_level = minimal` in these segments. A run that decoded nothing repeats that of the run
-    /// before.
+    /// WAL of `wal_level = minimal` in the verified segments. A run that decoded no segment repeats the list
+    /// of the previous run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub minimal_wal: Vec<MinimalWal>,
 }
@@ -71,7 +71,7 @@ impl VerifiedAt {
 /// Returns the result of the last run. A damaged or unreadable result counts as missing.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub(crate) fn last_readable(archive: &Archive) -> Result<Option<VerifiedAt>, ArchiveError> {
     match last(archive) {
         Err(error) if error.is_damage() => Ok(None),
@@ -82,7 +82,7 @@ pub(crate) fn last_readable(archive: &Archive) -> Result<Option<VerifiedAt>, Arc
 /// Returns the newest segment of each timeline that a run of `verify` has recorded.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub(crate) fn newest_segments(archive: &Archive) -> Result<BTreeMap<Timeline, SegmentName>, ArchiveError> {
     Ok(last_readable(archive)?.map(|run| run.newest_by_timeline()).unwrap_or_default())
 }
@@ -90,7 +90,7 @@ pub(crate) fn newest_segments(archive: &Archive) -> Result<BTreeMap<Timeline, Se
 /// Stores the result of a run and removes old results.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub(crate) fn store(archive: &Archive, found: &VerifiedAt) -> Result<(), ArchiveError> {
     let json = serde_json::to_vec_pretty(found).unwrap_or_default();
     let mut number = next_number(&keys(archive)?);
@@ -102,7 +102,7 @@ pub(crate) fn store(archive: &Archive, found: &VerifiedAt) -> Result<(), Archive
     let old = keys.len().saturating_sub(KEPT);
     for old in &keys[..old] {
         if archive.store().discard(old)?.is_some() {
-            // The later ones are locked for longer.
+            // Later objects are locked for longer.
             break;
         }
     }
@@ -136,7 +136,7 @@ pub const UNREADABLE: &str = "verification results cannot be read without a priv
 /// Returns the result of the last run.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub fn last(archive: &Archive) -> Result<LastRun, ArchiveError> {
     for key in keys(archive)?.iter().rev() {
         let content = match key.strip_suffix(SUFFIX) {
@@ -161,7 +161,7 @@ pub fn last(archive: &Archive) -> Result<LastRun, ArchiveError> {
     Ok(LastRun::None)
 }
 
-/// Prefix of a run's number. It sorts after digits, so that keys sort in the order of the runs.
+/// Prefix of a run's number, which sorts after digits, so that keys sort in the order of the runs.
 const RUN: &str = "run-";
 /// Number of digits of a run's number.
 const DIGITS: usize = 10;
@@ -178,7 +178,7 @@ fn number_of(key: &str) -> Option<u64> {
         .then(|| digits.parse().ok())?
 }
 
-/// Returns the number after the last one.
+/// Returns the number after the last run's number.
 fn next_number(keys: &[String]) -> u64 {
     keys.iter().rev().find_map(|key| number_of(key)).map_or(1, |last| last + 1)
 }

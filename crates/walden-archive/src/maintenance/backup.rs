@@ -1,9 +1,9 @@
 //! Reads base backups to determine the WAL that they need.
 //!
 //! PostgreSQL archives a *backup history file* for each backup of a primary: the content of `backup_label`
-//! and the end of the backup (`do_pg_backup_stop` in `xlog.c`). It archives none for a backup of a standby.
-//! The backup itself contains `backup_manifest`, with the WAL ranges that make it consistent (`basebackup.c`,
-//! `backup_manifest.c`), or at least `backup_label`.
+//! and the end of the backup (`do_pg_backup_stop` in `xlog.c`). For a backup of a standby, PostgreSQL
+//! archives no such file. The backup itself contains `backup_manifest`, with the WAL ranges that make it
+//! consistent (`basebackup.c`, `backup_manifest.c`), or at least `backup_label`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -76,7 +76,7 @@ pub struct BackupError {
 /// Returns the backups that have a history file in the archive, ordered by their starts.
 ///
 /// # Errors
-/// The store's errors, and damaged objects.
+/// Errors of the store, and damaged objects.
 pub fn archived(archive: &Archive, size: SegmentSize) -> Result<Vec<Backup>, ArchiveError> {
     let mut files = Vec::new();
     archive.store().list(BACKUP, &mut |listed| {

@@ -17,8 +17,8 @@ use crate::maintenance::copy::{self, Copied, CopyOptions};
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest wait after repeated failures.
 const MAX_PAUSE: Duration = Duration::from_secs(300);
-/// Time between two comparisons of the copies without a known reason. Another process may have archived a
-/// file in some of them.
+/// Time between two comparisons of the copies without a known reason: another process may have archived a
+/// file in some copies only.
 const INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Brings copies up to date from each other: at the start, after [`CatchUp::note_behind`], and once an hour.
@@ -50,7 +50,7 @@ pub struct Round<'r> {
 }
 
 impl Round<'_> {
-    /// Returns whether the copy has all files of the others.
+    /// Returns whether the copy has all files of the other copies.
     pub fn is_complete(&self) -> bool {
         self.result.as_ref().is_ok_and(Copied::is_complete)
     }
@@ -81,7 +81,7 @@ impl CatchUp {
         CatchUp { copies, options, state, changed: Condvar::new(), pauses: (FIRST_PAUSE, MAX_PAUSE) }
     }
 
-    /// Records that a copy lacks a file that another one has.
+    /// Records that a copy lacks a file that another copy has.
     pub fn note_behind(&self) {
         self.state().is_behind = true;
         self.changed.notify_all();
@@ -107,10 +107,10 @@ impl CatchUp {
             if state.is_over {
                 return;
             }
-            // A file that is archived during the round makes another one necessary.
+            // A file that is archived during this round makes another round necessary.
             state.is_behind = false;
             drop(state);
-            // A panic would end the thread, and with it the process that archives.
+            // A panic would end the thread, and thus the process that archives.
             let is_done = catch_unwind(AssertUnwindSafe(|| self.round(report))).unwrap_or(false);
             if is_done {
                 pause = self.pauses.0;
@@ -122,7 +122,7 @@ impl CatchUp {
         }
     }
 
-    /// Brings each copy up to date. Returns whether all of them are.
+    /// Brings each copy up to date. Returns whether all copies are up to date.
     fn round(&self, report: &dyn Fn(Round<'_>)) -> bool {
         // The places may have been unmounted since the last time.
         let archives: Vec<Archive> = self.copies.iter().map(|copy| copy.archive.afresh()).collect();
@@ -157,7 +157,7 @@ impl CatchUp {
             false => ControlFlow::Continue(()),
         })?;
         if copied.copied > 0 {
-            // Those of the copied segments.
+            // Removes the parts of the copied segments.
             parts::remove_archived(target)?;
         }
         Ok(copied)

@@ -1,4 +1,4 @@
-//! Compares copies of an archive: missing files, and objects that are damaged in one of them.
+//! Compares copies of an archive: files that a copy lacks, and objects that are damaged in a copy.
 //!
 //! A listing has names and sizes only. So damage is known from the last `verify` of each copy, and from the
 //! summaries of objects whose sizes differ between copies. Sizes may differ for good reasons, such as other
@@ -19,18 +19,18 @@ use crate::objects::object::{self, Finding, Summary};
 /// Number of summaries read concurrently.
 const READERS: usize = 8;
 
-/// Objects that a copy lacks in comparison with the others.
+/// Files and objects that a copy lacks, or has damaged, in comparison with the other copies.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Compared {
-    /// Number of files that another copy has. WAL that `prune` removed is not missing.
+    /// Number of files that another copy has and this copy lacks. WAL that `prune` removed is not missing.
     pub missing_files: u64,
-    /// The first of these files, by name.
+    /// The first missing file, by name.
     pub first_missing: Option<String>,
-    /// Bytes of WAL in the segments among them; `None` if the segment size is unknown.
+    /// Number of bytes of WAL in the missing segments; `None` if the segment size is unknown.
     pub missing_bytes: Option<u64>,
-    /// When a file was stored last, by the store's clock. Packs do not count.
+    /// When a file was last stored in this copy, by the store's clock. Packs do not count.
     pub last_stored: Option<Timestamp>,
-    /// Damaged objects by their names in the store.
+    /// Damaged objects of this copy, with their names in the store.
     pub damaged: Vec<Finding>,
 }
 
@@ -95,8 +95,8 @@ impl Pair {
     }
 }
 
-/// Reads the summaries of objects that exist in two copies with different sizes. Returns the damaged ones
-/// with the numbers of their copies.
+/// Reads the summaries of objects that exist in two copies with different sizes. Returns the damaged objects
+/// with the indexes of their copies.
 fn find_different(archives: &[&Archive], files: &[Option<&Files>], max_read: usize) -> Vec<(usize, Finding)> {
     let Some((first, own)) = files.iter().enumerate().find_map(|(copy, files)| Some((copy, (*files)?)))
     else {

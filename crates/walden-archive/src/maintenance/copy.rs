@@ -57,7 +57,7 @@ impl Default for CopyOptions {
 pub struct Copied {
     /// Location of the archive.
     pub location: String,
-    /// Number of files that it lacked.
+    /// Number of files that the archive lacked.
     pub missing: u64,
     /// Number of copied files.
     pub copied: u64,
@@ -94,7 +94,7 @@ pub(crate) struct Files {
     listed: Snapshot,
     /// The segments as ascending ranges that neither touch nor overlap.
     segments: Vec<(SegmentName, SegmentName)>,
-    /// Those in packs.
+    /// The segments in packs, as ascending ranges that neither touch nor overlap.
     packed: Vec<(SegmentName, SegmentName)>,
     /// What `prune` removed.
     pruned: FirstKept,
@@ -104,7 +104,7 @@ impl Files {
     /// Lists an archive. With `all`, nothing counts as removed by `prune`.
     ///
     /// # Errors
-    /// The store's errors.
+    /// Errors of the store.
     pub fn list(archive: &Archive, all: bool) -> Result<Files, ArchiveError> {
         let listed = Snapshot::take(archive.store(), &[WAL, HISTORY, BACKUP].map(str::to_owned))?;
         let is_pack = |object: &Object| matches!(object, Object::Pack(_));
@@ -176,8 +176,8 @@ fn files_of(object: Object) -> impl Iterator<Item = ArchivedFile> {
     file.into_iter().chain(segments)
 }
 
-/// Copies the files that an archive lacks from the first source that has each of them intact. Calls
-/// `progress` with the number of finished objects and the total of the current source. If it returns
+/// Copies the files that an archive lacks, each from the first source that has it intact. Calls `progress`
+/// with the number of finished objects and the total of the current source. If `progress` returns
 /// [`ControlFlow::Break`], the remaining objects are not copied, and the result is not complete.
 ///
 /// # Errors
@@ -298,7 +298,8 @@ fn copy_missing(
     problem.map_or(Ok(()), Err)
 }
 
-/// Checks that segments continue the WAL of the target where its own segments come before or after them.
+/// Checks that segments continue the WAL of the target where the target's own segments directly precede or
+/// follow them.
 fn expect_neighbors(
     source: &Archive,
     target: &Archive,
@@ -389,7 +390,7 @@ fn hash_files(source: &Archive, object: Object, bytes: u64) -> Result<Vec<[u8; 3
     Ok(hashes)
 }
 
-/// Hashes what is written to it.
+/// Hashes the bytes that are written to it.
 #[derive(Default)]
 struct Hash(blake3::Hasher);
 

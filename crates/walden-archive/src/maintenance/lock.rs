@@ -40,7 +40,7 @@ pub struct Extended {
     pub until: i64,
     /// Number of objects whose locks could not be read or extended.
     pub failed: u64,
-    /// The first of them, at most 16.
+    /// The first objects whose locks could not be read or extended, at most 16.
     pub problems: Vec<Finding>,
 }
 
@@ -58,10 +58,10 @@ pub fn rule(archive: &Archive) -> Option<LockRule> {
     archive.encrypted().inner().versioned()?.rule()
 }
 
-/// Returns the configured rule, or that of the bucket.
+/// Returns the configured lock rule, or the bucket's default rule if none is configured.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub fn effective_rule(archive: &Archive) -> Result<Option<LockRule>, ArchiveError> {
     let Some(versioned) = archive.encrypted().inner().versioned() else { return Ok(None) };
     match versioned.rule() {
@@ -175,7 +175,7 @@ pub enum Weakness {
     NoRule,
     /// The rule locks objects for fewer days than pass between base backups.
     Short {
-        /// Days of the rule.
+        /// Number of days of the rule.
         days: u32,
         /// Days between two successive base backups.
         between: i64,
@@ -204,7 +204,8 @@ pub struct Inspected {
 /// locks.
 ///
 /// # Errors
-/// The store's errors. Without `lock_days`, missing rights to read the bucket's protection are no error.
+/// Errors of the store. Without `lock_days`, missing rights to read the bucket's protection are no
+/// error.
 pub fn inspect(archive: &Archive) -> Result<Option<Inspected>, ArchiveError> {
     let Some(versioned) = archive.encrypted().inner().versioned() else { return Ok(None) };
     let protection = match versioned.protection() {

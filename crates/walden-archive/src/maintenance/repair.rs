@@ -33,9 +33,9 @@ pub struct Rewritten {
     pub objects: u64,
     /// Number of objects that were read.
     pub asked: u64,
-    /// Number of these objects that agree with the new content. The others state nothing.
+    /// Number of read objects that agree with the new content. The other objects do not state a cluster.
     pub agreeing: u64,
-    /// The objects among the others that are damaged.
+    /// The damaged objects, which cannot be compared.
     pub unreadable: Vec<Finding>,
 }
 
@@ -54,7 +54,7 @@ pub enum RepairError {
     NotLost {
         /// Location of the archive.
         location: String,
-        /// Its content.
+        /// The content of the existing `archive.json`.
         identity: Box<Identity>,
     },
     /// `archive.json` exists but is invalid.
@@ -142,13 +142,14 @@ pub fn rewrite_identity(archive: &Archive) -> Result<Rewritten, RepairError> {
 }
 
 /// Writes a lost or damaged `archive.json` again, with the cluster and segment size of another copy of the
-/// archive. It is damaged if it is invalid or all segments agree with the other copy instead. Segments must
-/// not contradict the new one. Returns `None` if it is intact.
+/// archive. `archive.json` is damaged if it is invalid, or if all segments agree with the other copy instead.
+/// Segments must not contradict the new `archive.json`. Returns `None` if the existing `archive.json` is
+/// intact.
 ///
 /// A damaged one is removed first, and put back if the new one is not written.
 ///
 /// # Errors
-/// As [`rewrite_identity`], and the errors of `source`.
+/// The errors of [`rewrite_identity`], and the errors of `source`.
 pub fn copy_identity(archive: &Archive, source: &Archive) -> Result<Option<Rewritten>, RepairError> {
     let (expected, own) = (source.identity()?, archive.afresh());
     match own.identity() {
@@ -174,14 +175,14 @@ pub fn copy_identity(archive: &Archive, source: &Archive) -> Result<Option<Rewri
     }
     let rewritten = rewrite(&archive.afresh(), Some(expected));
     if let (Err(_), Some(invalid)) = (&rewritten, invalid) {
-        // Has no effect if another one was written. The first error is the one to report.
+        // Has no effect if another process wrote a new `archive.json`. The error to report is the first one.
         let _ = stored.create(IDENTITY, &invalid);
     }
     rewritten.map(Some)
 }
 
-/// Returns whether the identity of an archive is that of another copy, or the archive's segments do not agree
-/// with the other copy either: then they are no copies.
+/// Returns whether the archive's own identity is valid: it equals the identity of the other copy, or the
+/// archive's segments contradict the other copy, which then is no copy of this archive.
 fn is_confirmed(archive: &Archive, own: &Identity, expected: &Identity) -> Result<bool, ArchiveError> {
     let claim = |identity: &Identity| (identity.system_identifier.clone(), identity.segment_bytes);
     if claim(own) == claim(expected) {
@@ -211,7 +212,7 @@ fn rewrite(archive: &Archive, expected: Option<&Identity>) -> Result<Rewritten, 
     archive.unlock()?;
     let wal = Snapshot::take(archive.store(), &[WAL.to_owned()]).map_err(ArchiveError::from)?;
     if wal.objects.is_empty() {
-        // Either no archive exists or nothing was archived in it yet.
+        // Either no archive exists, or no file was archived yet.
         archive.identity()?;
     }
     let objects = wal.objects.len();

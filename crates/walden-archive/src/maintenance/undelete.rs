@@ -83,7 +83,7 @@ fn restore(archive: &Archive, versioned: &dyn Versioned, altered: &Altered) -> R
         }
     }
     if !is_restored()? {
-        return Err("expected the restored version, found another one".to_owned());
+        return Err("expected the restored version as the current version, found another version".to_owned());
     }
     let hashes = intact_hashes(archive, key, content).map_err(|error| error_text(&error))?;
     hashes.map(drop).ok_or_else(|| "the restored version is damaged".to_owned())

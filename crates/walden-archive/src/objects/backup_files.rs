@@ -43,11 +43,11 @@ pub(crate) struct Label {
     pub method: Option<String>,
     /// The user's label.
     pub label: Option<String>,
-    /// The backup is that of a standby, or was advanced.
+    /// Whether the backup was taken from a standby, or was advanced.
     pub is_from_standby: bool,
-    /// The backup is incremental: it contains only the changes since another backup.
+    /// Whether the backup is incremental: it contains only the changes since another backup.
     pub is_incremental: bool,
-    /// Start of that other backup.
+    /// Start LSN of the backup on which an incremental backup is based.
     pub incremental_from: Option<Lsn>,
 }
 
@@ -92,8 +92,8 @@ fn timeline_of_segment(value: &str) -> Option<Timeline> {
 pub(crate) struct ServerTime {
     /// The text of the server.
     pub text: String,
-    /// The latest moment that it can denote, in microseconds since 1970-01-01 00:00:00 UTC; `None` if it is
-    /// not a time.
+    /// The latest moment that the text can denote, in microseconds since 1970-01-01 00:00:00 UTC; `None` if
+    /// the text is not a time.
     pub latest: Option<i64>,
     /// Whether it denotes that moment: offsets are certain, and abbreviations except UTC and GMT are
     /// ambiguous.

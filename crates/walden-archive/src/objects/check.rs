@@ -25,8 +25,8 @@ use crate::objects::name::ArchivedFile;
 const CHUNK: usize = 256 << 10;
 /// Largest accepted history or backup label, in bytes.
 pub(crate) const MAX_TEXT_BYTES: u64 = 1 << 20;
-/// Size of the smallest segments in bytes. Every segment size is a multiple of it, so an LSN's offset in its
-/// segment, modulo this value, does not depend on the segment size.
+/// Size of the smallest segments in bytes. Every segment size is a multiple of this size, so an LSN's offset
+/// in its segment, modulo this size, does not depend on the segment size.
 const MIN_SEGMENT_BYTES: u64 = 1 << 20;
 
 /// The result of checking a file.
@@ -82,12 +82,12 @@ pub(crate) const ACCEPTED: &str = "archived although it is";
 /// How strictly a file is checked.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Rules<'h> {
-    /// Archive damaged records with a warning, because the server itself wrote them this way.
+    /// Whether to archive damaged records with a warning, because the server itself wrote them this way.
     pub accept_damaged: bool,
-    /// Archive segments of PostgreSQL versions that Walden cannot read as bytes. Their page headers are
-    /// checked, their records are not.
+    /// Whether to archive segments of PostgreSQL versions that Walden cannot read, as bytes. The page headers
+    /// are checked, the records are not.
     pub accept_unknown_versions: bool,
-    /// Timeline histories, which state where timelines start and where earlier ones ended.
+    /// Timeline histories, which state where each timeline starts and where its ancestors ended.
     pub histories: &'h [History],
 }
 
@@ -114,7 +114,7 @@ pub enum Refusal {
         found: String,
     },
     /// Walden cannot read the PostgreSQL version of the pages.
-    #[error("the first page (offset 0, magic {magic:04X}) was {reason}")]
+    #[error("cannot read the segment: by its magic {magic:04X}, the first page (offset 0) was {reason}")]
     UnknownVersion {
         /// Magic number of the first page.
         magic: u16,
@@ -166,7 +166,8 @@ pub enum Refusal {
         /// Start of the previous record according to the first record.
         found: Lsn,
     },
-    /// A record that started in an earlier segment is damaged, in this segment or before it.
+    /// A record that started in an earlier segment and ends in this segment is damaged, here or in an earlier
+    /// segment.
     #[error("damaged at {at}: the record continues from {before}: {fault}")]
     Crossing {
         /// Name of the previous segment.
@@ -176,21 +177,21 @@ pub enum Refusal {
         /// The damage.
         fault: CrossingFault,
     },
-    /// `pg_resetwal` started the WAL again after the segment before it.
+    /// `pg_resetwal` restarted the WAL at the start of this segment.
     #[error(
         "the link to {before}: expected the first record, at {at} (offset {offset}), to point back at {expected}, found a pg_resetwal checkpoint: a shutdown checkpoint without a previous record (xl_prev 0/00000000)"
     )]
     Reset {
-        /// The segment before.
+        /// Name of the previous segment.
         before: String,
-        /// Where the first record starts.
+        /// Start LSN of the first record.
         at: Lsn,
-        /// The same in the file.
+        /// Offset of this start in the file.
         offset: u64,
-        /// Where the last record of the segment before starts.
+        /// Start LSN of the previous segment's last record.
         expected: String,
     },
-    /// It is not a timeline history as PostgreSQL writes them.
+    /// The file is not a timeline history as PostgreSQL writes it.
     #[error("the timeline history is damaged")]
     History(#[from] HistoryError),
 }
@@ -301,8 +302,8 @@ fn read_text(content: &mut dyn Read) -> Result<Vec<u8>, Refusal> {
     Ok(text)
 }
 
-/// Checks a backup history file. Its first line states where the backup's WAL starts and in which segment
-/// (`do_pg_backup_stop` in `xlog.c`).
+/// Checks a backup history file, whose first line states the LSN and the segment at which the backup's WAL
+/// starts (`do_pg_backup_stop` in `xlog.c`).
 ///
 /// PostgreSQL does not synchronize these files, so one can be empty after a crash. An empty file is accepted:
 /// no restore needs it, and archiving must continue.
@@ -466,9 +467,10 @@ fn ends_in(histories: &[History], timeline: Timeline, start: Lsn, segment_end: L
 /// first segment does.
 ///
 /// A page header has the timeline that wrote the page's first byte. A new timeline starts in the middle of
-/// its parent's last page. If a segment switch follows on that same page, no page has the new timeline. Then
-/// only the records show that it started: the first one, an end-of-recovery record or checkpoint, contains
-/// both timelines. If that record continues in the next segment, only the timeline's history shows it.
+/// its parent's last page. If a segment switch follows on the same page, no page has the new timeline. Then
+/// only the records show that the new timeline started: its first record, an end-of-recovery record or
+/// checkpoint, contains both timelines. If this record continues in the next segment, only the timeline's
+/// history shows the start.
 struct OlderPages {
     name: SegmentName,
     page_bytes: usize,
@@ -514,8 +516,8 @@ impl OlderPages {
 
 /// Checks a segment of a PostgreSQL version that Walden cannot read by its page headers.
 ///
-/// Its records are not checked. The segment's own pages come first. Zeros may follow a segment switch, and
-/// pages of a recycled file may follow the end of a timeline.
+/// Pages of a segment whose records are not checked. The segment's own pages come first. Zeros may follow a
+/// segment switch, and pages of a recycled file may follow the end of a timeline.
 struct UnreadPages {
     name: SegmentName,
     first: UnreadPageHeader,
@@ -527,8 +529,8 @@ struct UnreadPages {
     /// Timeline of the last page that belongs to the segment.
     timeline: Timeline,
     older: OlderPages,
-    /// Offsets of the first page that does not belong to the segment, and of the first such page that is not
-    /// zero.
+    /// Offset of the first page that does not belong to the segment, and offset of the first page after it
+    /// that is not zero.
     end: Option<u64>,
     leftover: Option<u64>,
     /// Offset of a page that belongs to the segment but follows a page that does not.
@@ -614,7 +616,7 @@ impl UnreadPages {
         let end = self.end.unwrap_or(self.bytes);
         if let Some(later) = self.later {
             let expected = format!("the header of the page at {} (offset {end})", self.start.plus(end));
-            let found = format!("another one, and pages of the segment from offset {later} on");
+            let found = format!("another header, and pages of the segment from offset {later} on");
             return Err(Refusal::Mismatch { what: "the pages", expected, found });
         }
         let end_lsn = self.start.plus(end);
@@ -657,8 +659,8 @@ impl PagesBehindFault {
         PagesBehindFault { info, start, log_goes_on: false }
     }
 
-    /// Processes the pages of `chunk`, which starts at `offset` in the segment. `timeline` is that of the
-    /// last valid page before the fault.
+    /// Processes the pages of `chunk`, which starts at `offset` in the segment. `timeline` is the timeline of
+    /// the last valid page before the fault.
     ///
     /// A page of an earlier timeline is left over from before a promotion, in a recycled file.
     fn observe(&mut self, chunk: &[u8], offset: u64, fault: &Fault, timeline: Timeline) {

@@ -31,13 +31,13 @@ pub struct Contents {
     pub timeline: u32,
     /// Size of the segment in bytes.
     pub segment_bytes: u64,
-    /// Start of the first record, or `None` if no record starts in the segment.
+    /// Start LSN of the first record, or `None` if no record starts in the segment.
     pub first_record: Option<String>,
-    /// Start of the previous record according to the first one.
+    /// Start LSN of the record before the first record, according to the first record (`xl_prev`).
     pub first_record_previous: Option<String>,
-    /// Start of the last complete record.
+    /// Start LSN of the last complete record.
     pub last_record: Option<String>,
-    /// Start of a record that continues in the next segment.
+    /// Start LSN of a record that continues in the next segment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unfinished_record: Option<String>,
     /// The part of that record in this segment. Older summaries lack it.
@@ -50,9 +50,10 @@ pub struct Contents {
     pub end: String,
     /// Number of records that start and end in the segment.
     pub records: u64,
-    /// Time of the first commit or abort, where recovery to a time can stop.
+    /// Time of the first commit or abort, at which recovery to a time can stop, in microseconds since
+    /// 1970-01-01 00:00:00 UTC.
     pub first_end_of_transaction: Option<i64>,
-    /// Time of the last commit or abort.
+    /// Time of the last commit or abort, in microseconds since 1970-01-01 00:00:00 UTC.
     pub last_end_of_transaction: Option<i64>,
     /// Whether the times of commits and aborts go back within the segment, because the server's clock was set
     /// back. Older summaries lack it.
@@ -114,7 +115,7 @@ pub struct RestorePoint {
     pub name: String,
     /// LSN of its record.
     pub lsn: String,
-    /// Creation time.
+    /// Creation time, in microseconds since 1970-01-01 00:00:00 UTC.
     pub time: i64,
 }
 
@@ -123,17 +124,17 @@ pub struct RestorePoint {
 pub struct Checkpoint {
     /// LSN of the checkpoint record.
     pub lsn: String,
-    /// Redo pointer, where recovery from it starts.
+    /// Redo pointer: the LSN at which recovery from the checkpoint starts.
     pub redo: String,
-    /// Time in the record: when the checkpoint started.
+    /// Time in the record: when the checkpoint started, in microseconds since 1970-01-01 00:00:00 UTC.
     pub time: i64,
     /// The checkpoint was written at server shutdown.
     #[serde(rename = "shutdown")]
     pub is_shutdown: bool,
 }
 
-/// WAL that was written with `wal_level = minimal`. PostgreSQL refuses to recover past it, because changes of
-/// the data are not in it (`CheckRequiredParameterValues` in `xlogrecovery.c`).
+/// WAL that was written with `wal_level = minimal`. PostgreSQL refuses to recover past this WAL, because it
+/// lacks changes of the data (`CheckRequiredParameterValues` in `xlogrecovery.c`).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct MinimalWal {
     /// The segment in which it starts.
@@ -170,9 +171,9 @@ pub(crate) struct Survey {
 impl Contents {
     /// Where `pg_resetwal` started the WAL again, if the segment starts there.
     ///
-    /// It writes a shutdown checkpoint without a previous record at the start of a new segment
-    /// (`WriteEmptyXLOG` in
-    /// `pg_resetwal.c`). In a cluster's first segment, `initdb` does the same (`BootStrapXLOG` in `xlog.c`).
+    /// `pg_resetwal` writes a shutdown checkpoint without a previous record at the start of a new segment
+    /// (`WriteEmptyXLOG` in `pg_resetwal.c`). In a cluster's first segment, `initdb` does the same
+    /// (`BootStrapXLOG` in `xlog.c`).
     pub fn reset_at(&self) -> Option<Lsn> {
         let parse = |text: &Option<String>| text.as_ref()?.parse::<Lsn>().ok();
         let (at, previous) = (parse(&self.first_record)?, parse(&self.first_record_previous)?);

@@ -17,11 +17,11 @@ pub const DOCUMENTS: [(&str, &str); 5] = [
     ("docs/format-model.md", include_str!("../../documents/format-model.md")),
 ];
 
-/// Stores the missing documents. Existing ones stay because they describe the objects written with them. The
-/// README comes last because it marks the location as an archive.
+/// Stores the missing documents. Existing documents stay, because they describe the objects that were written
+/// with them. The README comes last because it marks the location as an archive.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub fn store(store: &dyn Store) -> Result<(), StoreError> {
     for (key, text) in DOCUMENTS.into_iter().rev() {
         store.create(key, text.as_bytes())?;

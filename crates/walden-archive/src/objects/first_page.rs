@@ -39,7 +39,7 @@ impl<'o> FirstPage<'o> {
         }
     }
 
-    /// Checks that the address and the timeline of a segment's first page are those of its name.
+    /// Checks that the address and the timeline of a segment's first page match the segment's name.
     ///
     /// # Errors
     /// [`ObjectError::Mismatch`] with the object's key.

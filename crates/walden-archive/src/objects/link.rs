@@ -1,7 +1,7 @@
 //! Checks that segments follow each other: each record states where the previous one starts (`xl_prev`).
 //!
 //! A clone of a server, or a second standby promoted to the same timeline, writes segments with the same
-//! names and system identifier. Their links distinguish them.
+//! names and system identifier as the original. Only the links between records distinguish them.
 //!
 //! A record that continues in the next segment has its checksum confirmed here, too: the check of a single
 //! segment cannot do so.
@@ -17,7 +17,7 @@ pub(crate) fn segment_before(name: SegmentName, size: SegmentSize) -> Option<Seg
     Some(SegmentName::new(name.timeline, name.number(size)?.checked_sub(1)?, size))
 }
 
-/// How a segment ends, for the check of the next one.
+/// How a segment ends, for the check of the next segment.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct SegmentEnd {
     /// The records to which the next segment's first record may point back; empty if they are unknown.
@@ -39,8 +39,8 @@ impl SegmentEnd {
     }
 }
 
-/// Joins the record that continues after a segment with its part in the next one. Returns `None` if one of
-/// the parts is unknown, and the joined part unless the record ends.
+/// Joins the record that continues after a segment with its part in the next segment. Returns `None` if one
+/// of the parts is unknown, and the joined part unless the record ends.
 pub(crate) fn join(
     before: &SegmentEnd,
     continued: Option<&Continuation>,
@@ -49,11 +49,12 @@ pub(crate) fn join(
     unfinished.join(continued).map(Some).map_err(|fault| (unfinished.lsn, fault))
 }
 
-/// Does the same for a segment whose `own` records are the last one that ends in it and the one that
-/// continues after it.
+/// Returns the possible last records of a segment, from `own`: the last record that ends in the segment, and
+/// the record that continues after it.
 ///
-/// After a crash, recovery replaces an incomplete record with one that points back at the record before it.
-/// If no record starts and ends in the segment, that record is in an earlier one.
+/// After a crash, recovery replaces an incomplete record by a record that points back at the last complete
+/// record. If no record starts and ends in the segment, the last complete record is in an earlier segment,
+/// among `before`.
 pub(crate) fn last_of(own: [Option<Lsn>; 2], before: &[Lsn]) -> Vec<Lsn> {
     let mut records: Vec<Lsn> = own.into_iter().flatten().collect();
     if own[0].is_none() {

@@ -113,7 +113,7 @@ const MAX_SEGMENTS_OF_LOG: u32 = 4096;
 pub struct PackName {
     /// The first segment.
     pub first: SegmentName,
-    /// The last segment. The first 16 digits of its name are those of the first segment.
+    /// The last segment, whose name has the same first 16 digits as the first segment.
     pub last: SegmentName,
 }
 

@@ -2,9 +2,9 @@
 //! separately.
 //!
 //! The summary is a frame of kind 128, which other readers skip (see `docs/format.md`). It contains JSON, the
-//! length of the JSON in bytes (u32, little-endian), and `wsum`. In an object with one file it is the last
-//! frame, so the object's last bytes state where it starts. A pack has one summary for each segment, in
-//! order, between the last member and the index.
+//! length of the JSON in bytes (u32, little-endian), and `wsum`. In an object with one file, the summary is
+//! the last frame, so the object's last bytes state where it starts. A pack has one summary for each segment,
+//! in order, between the last member and the index.
 
 use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
 use std::ops::Deref;
@@ -135,12 +135,12 @@ pub enum ObjectError {
     /// An operation on the store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Encoding or decoding the compressed form failed.
+    /// The compressed object could not be encoded or decoded.
     #[error("cannot use {key}")]
     Container {
         /// Key of the object.
         key: String,
-        /// The error of the compressed form.
+        /// The error of encoding or decoding.
         #[source]
         source: ContainerError,
     },
@@ -168,7 +168,7 @@ walden_format::diagnostics! { ObjectError {
 } }
 
 impl ObjectError {
-    /// Returns the error for an object whose compressed form is invalid.
+    /// Returns the error for an object whose compressed bytes are invalid.
     pub(crate) fn from_container(key: &str, source: ContainerError) -> ObjectError {
         let key = key.to_owned();
         match source {
@@ -368,7 +368,7 @@ fn failed_in(key: &str) -> impl Fn(ContainerError) -> ObjectError {
     move |source| ObjectError::from_container(key, source)
 }
 
-/// Reads an object to its end. It must contain exactly the file of this name, which `read` consumes.
+/// Reads an object to its end. The object must contain exactly the file of this name, which `read` consumes.
 fn one_file(
     key: &str,
     name: &str,

@@ -70,8 +70,8 @@ pub(crate) fn with_zeros_behind(
     Some(content)
 }
 
-/// Returns where the needed WAL of an offered segment ends, or `None` if all of it counts or its damage was
-/// accepted.
+/// Returns the LSN at which the needed WAL of an offered segment ends, or `None` if the whole segment counts
+/// or its damage was accepted.
 fn used_end(file: ArchivedFile, offered: Version<'_>, histories: &[History]) -> Option<Lsn> {
     let (name, is_partial) = segment_of(file)?;
     if offered.checked.is_damage_accepted {
@@ -113,8 +113,8 @@ impl Version<'_> {
     }
 }
 
-/// Returns the end of the segment switch record in a segment or its first part, if any. The bytes after it
-/// are not WAL.
+/// Returns the end LSN of the segment switch record in a segment or its first part, if any. The bytes after
+/// this record are not WAL.
 pub fn switch_end(name: SegmentName, content: &[u8]) -> Option<Lsn> {
     struct Switch(Option<Lsn>);
     impl Visitor for Switch {

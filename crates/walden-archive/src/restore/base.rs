@@ -1,8 +1,9 @@
 //! Reads where recovery from a base backup starts, and unpacks base backups.
 //!
 //! A base backup is a folder in plain format, a folder or file in the tar format of `pg_basebackup`, or the
-//! data directory of a stopped server. Its `backup_label` states where it starts (`build_backup_content` in
-//! `xlogbackup.c`), and its manifest states where it becomes consistent.
+//! data directory of a stopped server. The `backup_label` states the LSN at which the backup starts
+//! (`build_backup_content` in `xlogbackup.c`), and the manifest states the LSN at which the backup becomes
+//! consistent.
 
 use std::fs;
 use std::io::{self, BufReader, Read};
@@ -387,7 +388,7 @@ mod tests {
         }
     }
 
-    /// A file that was cut off at the end of an entry has no empty block after it.
+    /// A file that was cut off at the end of an entry has no empty block after this entry.
     #[test]
     fn a_tar_that_was_cut_off_is_not_unpacked() {
         let folder = tempfile::tempdir().unwrap();

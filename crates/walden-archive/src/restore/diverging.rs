@@ -10,7 +10,7 @@ use walden_source::timelines::Stretch;
 use crate::archive::{Archive, ArchiveError};
 use crate::restore::log::{Ends, Log, LogSegment};
 
-/// A timeline that was written concurrently with one that had branched off from it.
+/// A timeline that one server continued to write after another timeline had branched off from it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Diverging {
     /// The timeline.
@@ -36,11 +36,11 @@ impl fmt::Display for Diverging {
 pub const DIVERGING_HINT: &str = "name the timeline of the server that you need with --timeline; walden archive list shows the times of each. If a test \
      server was promoted with this archive's archive_command, change its archive_command and move its timeline out of the archive";
 
-/// Returns the first ancestor of a timeline that was written concurrently with its descendant: it has a
-/// commit or abort after the branch that is later than the descendant's first one. After recovery to a
-/// moment, the ancestor also has WAL after the branch, but only with earlier times. The default is the newest
-/// timeline that has segments. `start` is the timeline of a base backup, if one is used: it cannot follow an
-/// earlier one.
+/// Returns the first ancestor of a timeline that was written concurrently with its descendant: after the
+/// branch, the ancestor has a commit or abort that is later than the descendant's first commit or abort.
+/// After recovery to a moment, the ancestor also has WAL after the branch, but only with earlier times. The
+/// default is the newest timeline that has segments. `start` is the timeline of a base backup, if a backup is
+/// used: recovery cannot follow an earlier timeline.
 ///
 /// # Errors
 /// The archive cannot be listed or read.
@@ -74,8 +74,9 @@ pub fn find_diverging(
     Ok(None)
 }
 
-/// Returns whether a timeline has a commit or abort later than the first one of a timeline that branched off
-/// it. Both have their complete segments from that of the branch on, which has the number `branch`.
+/// Returns whether a timeline has a commit or abort later than the first commit or abort of a timeline that
+/// branched off it. The segments of both timelines are given from the segment of the branch on, which has the
+/// number `branch`.
 pub(crate) fn overlap(
     archive: &Archive,
     branch: u64,
@@ -92,8 +93,8 @@ pub(crate) fn overlap(
     Ok(first.is_some_and(|first| first < last))
 }
 
-/// Returns the times of the first and the last end of a transaction in the last segment that has any, or in
-/// the first one. Skips segments whose summaries are damaged, which are reported where they are read.
+/// Returns the times of the first and the last end of a transaction in the last segment, or in the first
+/// segment, that has any. Skips segments whose summaries are damaged, which are reported where they are read.
 fn find_times(
     archive: &Archive,
     segments: &[LogSegment],

@@ -34,9 +34,9 @@ use crate::store::Store;
 pub struct Selection {
     /// Exports only this timeline and its ancestors. By default, every timeline is exported.
     pub timeline: Option<Timeline>,
-    /// Number of the first segment.
+    /// Segment number of the first exported segment; `None` starts with the first archived segment.
     pub from: Option<u64>,
-    /// Number of the last segment.
+    /// Segment number of the last exported segment; `None` ends with the last archived segment.
     pub to: Option<u64>,
 }
 
@@ -89,7 +89,7 @@ impl Plan {
     /// Chooses files from a listing of the archive.
     ///
     /// # Errors
-    /// The store's errors.
+    /// Errors of the store.
     pub fn select(archive: &Archive, selection: &Selection) -> Result<Plan, ArchiveError> {
         let size = archive.segment_size()?;
         // Without a suitable private key, every object would be reported as unreadable.
@@ -143,7 +143,7 @@ impl Plan {
     /// Returns the plan for the files that a recovery needs.
     ///
     /// # Errors
-    /// The store's errors, and a history that was removed.
+    /// Errors of the store, and a history that was removed.
     pub fn for_recovery(
         archive: &Archive,
         recovery: &crate::restore::recovery::Recovery,
@@ -233,7 +233,7 @@ fn timelines(archive: &Archive, with_parts: &[SegmentName]) -> Result<BTreeSet<T
 
 /// Writes files into a folder, which is created if it is missing. Calls `progress` with the number of
 /// finished files. Files of damaged objects are omitted and reported in the result, so that a user can still
-/// rescue the others.
+/// rescue all other files.
 ///
 /// # Errors
 /// The first error other than a damaged object. Completed files stay.
@@ -246,8 +246,8 @@ pub fn export(
 ) -> Result<Exported, ExportError> {
     let write = |source| GetError::Write { path: folder.to_owned(), source };
     fs::create_dir_all(folder).map_err(write)?;
-    // The files of one pack are one unit of work, because each is decoded with the context of the previous
-    // ones.
+    // The files of one pack are one unit of work, because each file is decoded with the context of the
+    // previous files.
     let is_one = |a: &(ArchivedFile, Object, u64), b: &(ArchivedFile, Object, u64)| {
         a.1 == b.1 && matches!(a.1, Object::Pack(_))
     };

@@ -68,7 +68,7 @@ pub enum GetError {
     /// The archive belongs to another cluster. Recovery must stop instead of ending because a file is
     /// elsewhere.
     #[error(
-        "cannot get {name} from {location}: expected the archive of system identifier {expected}, as in {}, found that of {found}",
+        "cannot get {name} from {location}: the archive belongs to another cluster: expected system identifier {expected}, as in {}, found {found}",
         control.display()
     )]
     OtherCluster {
@@ -131,15 +131,15 @@ walden_format::diagnostics! { GetError {
     Self::Write { .. } => "get-write" as "write",
 } }
 
-/// Maximum number of searches for a file whose object disappears before it is read: moved to a pack, then to
-/// a larger pack, or pruned.
+/// Maximum number of searches for a file whose object disappears before it is read, because the file was
+/// moved to a pack, then to a larger pack, or pruned.
 const ATTEMPTS: usize = 4;
 
 /// Finds a file's object and passes it to `read`. Searches again if the object has disappeared in the
 /// meantime.
 ///
 /// # Errors
-/// The store's errors, and those of `read`.
+/// Errors of the store and of `read`.
 pub fn with_object<T>(
     archive: &Archive,
     file: ArchivedFile,
@@ -165,7 +165,7 @@ fn with_found_object<T>(
 /// Passes a file's listed object to `read`. If it has disappeared, finds the file as [`with_object`] does.
 ///
 /// # Errors
-/// The errors of [`with_object`], and that of `read` if no object contains the file any more.
+/// The errors of [`with_object`], and the error of `read` if no object contains the file any more.
 pub fn with_listed_object<T>(
     archive: &Archive,
     file: ArchivedFile,
@@ -179,10 +179,10 @@ pub fn with_listed_object<T>(
 }
 
 /// Reads the contents of a listed object's segments from its summaries. If the object has disappeared, reads
-/// those of the objects that now contain the segments. Segments that are in no object are omitted.
+/// the summaries of the objects that now contain the segments. Segments that are in no object are omitted.
 ///
 /// # Errors
-/// The store's errors, and unreadable summaries.
+/// Errors of the store, and unreadable summaries.
 pub fn read_contents(archive: &Archive, object: Object, bytes: u64) -> Result<Vec<Contents>, ArchiveError> {
     let names: Vec<SegmentName> = match object::read_contents(archive.store(), object, bytes) {
         Err(error) if error.is_not_found() => match object {
@@ -209,7 +209,8 @@ pub fn read_contents(archive: &Archive, object: Object, bytes: u64) -> Result<Ve
 
 /// Writes a file to a path, either completely or not at all.
 ///
-/// A single listing finds the file. It may miss a segment that is being packed; [`get_begun`] searches again.
+/// A single listing finds the file. The listing may miss a segment that is being packed; [`get_begun`]
+/// searches again.
 ///
 /// # Errors
 /// [`GetError::NotThere`] if the listing does not contain the file. Any other error means that the archive
@@ -273,8 +274,8 @@ pub fn get_after(
 /// would end in the middle of the WAL. The parts are then written only with `may_end_at_gap`.
 ///
 /// # Errors
-/// [`GetError::NotThere`] if the archive contains no part of the segment, if its timeline ended before it, or
-/// if later WAL is or was archived; also the errors of [`get`].
+/// [`GetError::NotThere`] if the archive contains no part of the segment, if the timeline ended before the
+/// segment, or if later WAL is or was archived; also the errors of [`get`].
 pub fn get_begun(
     archive: &Archive,
     segment: SegmentName,
@@ -287,7 +288,7 @@ pub fn get_begun(
     let failed = |source| GetError::Archive { name: name(), source };
     let Some(mut bytes) = parts::assemble(archive, segment).map_err(failed)? else {
         // The parts of a segment are removed once it is archived. This is also the second search for a
-        // segment that was being packed during the first one.
+        // segment that was being packed during the first search.
         return match archive.find_in_one_listing(file).map_err(failed)? {
             Some(_) => get(archive, file, target),
             None => Err(not_there()),
@@ -310,9 +311,9 @@ pub fn get_begun(
     write_begun(&bytes, size, &mut output).and_then(|()| output.publish()).map_err(write)
 }
 
-/// Returns the pack that contains a segment whose own object also exists but is damaged. Each is sufficient:
-/// the pack was compared with the segment before it was stored, and contains its hash. A readable summary of
-/// the own object must not contradict the pack's.
+/// Returns the pack that contains a segment whose own object also exists but is damaged. The pack is
+/// sufficient: it was compared with the segment before it was stored, and contains the segment's hash. A
+/// readable summary of the own object must not contradict the pack's summary.
 fn pack_beside(archive: &Archive, file: ArchivedFile) -> Option<(Object, u64)> {
     let [own, pack] = archive.find_duplicate(file)?;
     let summary = |(object, bytes)| object::read_summary_of(archive.store(), file, object, bytes).ok();
@@ -362,7 +363,7 @@ pub fn report_gap(archive: &Archive, segment: SegmentName, target: &Path) -> Res
 /// Returns the first segment that `prune` kept on a segment's timeline, if it removed the segment.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub fn first_kept_after(
     archive: &Archive,
     segment: SegmentName,
@@ -401,8 +402,8 @@ fn find_later(archive: &Archive, segment: SegmentName) -> Result<Option<String>,
     if is_left { Ok(None) } else { find_lost(archive, segment) }
 }
 
-/// Finds evidence that a segment or a later one on its timeline existed: a base backup that starts there, a
-/// run of `verify`, or an acknowledged gap.
+/// Finds evidence that a segment, or a later segment on its timeline, existed: a base backup that starts
+/// there, a run of `verify`, or an acknowledged gap.
 fn find_lost(archive: &Archive, segment: SegmentName) -> Result<Option<String>, ArchiveError> {
     let is_lost = |name: SegmentName| name.timeline == segment.timeline && name >= segment;
     let mut backup = None;
@@ -431,7 +432,7 @@ pub(crate) fn find_lost_end(
     let size = archive.segment_size()?;
     let Some(number) = last.number(size) else { return Ok(None) };
     let next = SegmentName::new(last.timeline, number + 1, size);
-    // It may have been archived since `last` was.
+    // The next segment may have been archived since the search for `last`.
     if !parts::list(archive, next)?.is_empty() || archive.find(ArchivedFile::Segment(next))?.is_some() {
         return Ok(None);
     }
@@ -471,7 +472,7 @@ pub(crate) fn write_begun(bytes: &[u8], size: SegmentSize, out: &mut dyn Write) 
 /// Decodes the file in an object of `bytes` bytes. If this fails, the output is invalid.
 ///
 /// # Errors
-/// The store's errors, a damaged object, and a segment of another cluster, timeline or position.
+/// Errors of the store, a damaged object, and a segment of another cluster, timeline or position.
 pub fn decode(
     archive: &Archive,
     file: ArchivedFile,

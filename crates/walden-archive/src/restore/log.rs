@@ -22,7 +22,8 @@ pub struct LogSegment {
     pub name: SegmentName,
     /// Segment number, which does not depend on the timeline.
     pub number: u64,
-    /// It is the incomplete last segment of a timeline that another one continues.
+    /// Whether this is the incomplete last segment (`.partial`) of a timeline that another timeline
+    /// continues.
     pub is_partial: bool,
     /// The object.
     pub object: Object,
@@ -59,11 +60,11 @@ impl Log {
     /// Finds the segments with numbers in `range` along `timeline`, or by default along the newest timeline
     /// that has segments.
     ///
-    /// The result is empty if the archive has no such segments. If a timeline's history is not archived, its
-    /// ancestors are unknown, and the result starts with its own first segment.
+    /// The result is empty if the archive has none of these segments. If a timeline's history is not
+    /// archived, its ancestors are unknown, and the result starts with its own first segment.
     ///
     /// # Errors
-    /// The store's errors, and unreadable histories.
+    /// Errors of the store, and unreadable histories.
     pub fn find(
         archive: &Archive,
         timeline: Option<Timeline>,
@@ -131,10 +132,10 @@ impl Log {
         Ok(Log { size, stretches, segments })
     }
 
-    /// Finds the segments of one timeline, without those of its ancestors.
+    /// Finds the segments of one timeline, without segments of its ancestors.
     ///
     /// # Errors
-    /// The store's errors.
+    /// Errors of the store.
     pub fn find_single_timeline(
         archive: &Archive,
         timeline: Timeline,
@@ -195,10 +196,10 @@ impl Log {
         missing
     }
 
-    /// Returns the `.partial` with a segment number, if this WAL leads to it.
+    /// Returns the `.partial` file with a segment number, if this WAL leads to its segment.
     ///
     /// # Errors
-    /// The store's errors.
+    /// Errors of the store.
     pub fn partial_at(&self, archive: &Archive, number: u64) -> Result<Option<ArchivedFile>, ArchiveError> {
         let is_left_in = |stretch: &&Stretch| match stretch.end {
             Some(end) => self.size.segment_of(end) == number,
@@ -226,7 +227,7 @@ impl Log {
     /// unknown.
     ///
     /// # Errors
-    /// The store's errors, and unreadable summaries.
+    /// Errors of the store, and unreadable summaries.
     pub fn narrow(
         &mut self,
         archive: &Archive,
@@ -257,7 +258,7 @@ impl Log {
     }
 }
 
-/// Number of segments, besides the first one, whose times are compared before a bisection.
+/// Number of segments, in addition to the first segment, whose times are compared before a bisection.
 const TIME_SAMPLES: usize = 16;
 
 /// Times of the ends of transactions in segments, read from their summaries on demand.
@@ -302,7 +303,7 @@ impl<'a> Ends<'a> {
     /// or they are unknown.
     ///
     /// # Errors
-    /// The store's errors, and unreadable summaries.
+    /// Errors of the store, and unreadable summaries.
     pub fn find(&mut self, index: usize) -> Result<Option<(i64, i64)>, ArchiveError> {
         Ok(self.times(index)?.and_then(|times| times.ends))
     }
@@ -381,8 +382,8 @@ impl<'a> Ends<'a> {
                 false => low = middle + 1,
             }
         }
-        // If segments without known times lie between the last one before the time and the first one after
-        // it, the latter is returned.
+        // If segments without known times lie between the last segment before the time and the first segment
+        // after the time, returns the first segment after the time.
         while low < self.segments.len() && self.find(low)?.is_none_or(|(_, last)| last < time) {
             low += 1;
         }
@@ -425,7 +426,7 @@ pub fn stretches(timeline: Timeline, history: Option<&History>) -> Vec<Stretch> 
         .collect()
 }
 
-/// Returns the timeline that PostgreSQL considers the latest: the last one with an unbroken sequence of
+/// Returns the timeline that PostgreSQL considers the latest: the last timeline with an unbroken sequence of
 /// histories, whether or not it has segments (`findNewestTimeLine` in `timeline.c`).
 pub(crate) fn latest_timeline(start: Timeline, histories: &BTreeMap<Timeline, History>) -> Timeline {
     let has_history = |timeline: &Timeline| histories.contains_key(timeline);

@@ -1,6 +1,6 @@
 //! Checks that a segment of one archive fits between the segments of others, before they are mixed.
 //!
-//! If two servers wrote the same timeline, each of two repositories may have the WAL of one of them. Recovery
+//! If two servers wrote the same timeline, each of two repositories may have the WAL of one server. Recovery
 //! with segments of both would end early or return other data.
 
 use walden_format::lsn::SegmentName;
@@ -48,7 +48,7 @@ pub fn expect_neighbors(
     }
 }
 
-/// Checks that archives belong to one cluster. Those that cannot be read, or are empty, are not compared.
+/// Checks that archives belong to one cluster. Archives that cannot be read, or are empty, are not compared.
 ///
 /// # Errors
 /// [`ArchiveError::OtherCluster`]

@@ -103,14 +103,14 @@ pub enum RecoveryError {
         followed: Timeline,
         /// Timeline of the start.
         timeline: Timeline,
-        /// LSN at which that timeline ended, if it is one of the followed ones.
+        /// LSN at which the timeline of the start ended, if recovery follows this timeline.
         left_at: Option<Lsn>,
         /// Description of the start.
         found: String,
     },
     /// A required timeline history is missing. PostgreSQL would end recovery on an earlier timeline.
     #[error(
-        "cannot recover: expected {0} in the archive, as its timeline was archived, or one that descends from it, found none"
+        "cannot recover: the history {0} is missing in the archive, although its timeline, or a timeline that descends from it, was archived"
     )]
     NoHistory(String),
     /// The first segment is not archived.
@@ -137,7 +137,7 @@ pub enum RecoveryError {
     MinimalWal {
         /// The requested moment.
         moment: i64,
-        /// Where such WAL starts.
+        /// The first WAL of `wal_level = minimal` before the moment.
         minimal: MinimalWal,
     },
     /// The moment is outside the reachable range.
@@ -159,9 +159,9 @@ pub enum RecoveryError {
 pub enum LogEnd {
     /// No later segment is archived.
     Nothing,
-    /// This segment is missing.
+    /// The named segment is missing.
     Missing(String),
-    /// Only this `.partial` exists, which recovery does not request.
+    /// Only the named `.partial` file exists, which recovery does not request.
     Partial(String),
 }
 
@@ -345,8 +345,9 @@ struct Begun {
     events: Events,
 }
 
-/// Returns the segment after the last one, or the segment in which recovery starts if there is none. Returns
-/// `None` if the archive has no parts of it or if an earlier segment is missing.
+/// Returns the segment after the last archived segment, or the segment in which recovery starts if no segment
+/// is archived. Returns `None` if the archive has no parts of the returned segment or if an earlier segment
+/// is missing.
 fn begun_behind(
     archive: &Archive,
     log: &Log,
@@ -375,7 +376,7 @@ fn first_checkpoint(
     Ok(found.or_else(|| in_begun.filter(|(lsn, _)| *lsn >= position).map(|(_, time)| *time).min()))
 }
 
-/// Finds the WAL for recovery. Its first segment is the one in which recovery starts.
+/// Finds the WAL for recovery, from the segment in which recovery starts.
 fn log_from(
     archive: &Archive,
     start: RecoveryStart,
@@ -410,9 +411,9 @@ fn log_from(
     Ok(log)
 }
 
-/// Checks that the histories exist by which PostgreSQL chooses the timeline: that of the requested timeline,
-/// or by default those of all timelines later than the start's, because PostgreSQL requests one after another
-/// and stops at the first missing one.
+/// Checks that the histories exist by which PostgreSQL chooses the timeline: the history of the requested
+/// timeline, or by default the histories of all timelines later than the start's, because PostgreSQL requests
+/// one history after another and stops at the first missing history.
 ///
 /// # Errors
 /// [`RecoveryError::NoHistory`], and the store's errors.
@@ -536,7 +537,7 @@ fn log_end(archive: &Archive, log: &Log, missing: Option<SegmentName>) -> Result
 
 type Found = (Option<(Lsn, i64)>, Option<(Lsn, i64)>);
 
-/// Returns the first end of a transaction with a matching time, and the one before it.
+/// Returns the first end of a transaction with a matching time, and the end of a transaction before it.
 fn first_end(all: &[(Lsn, i64)], is_wanted: impl Fn(i64) -> bool) -> Found {
     let at = all.iter().position(|(_, time)| is_wanted(*time));
     let before = at.and_then(|at| at.checked_sub(1)).and_then(|before| all.get(before));

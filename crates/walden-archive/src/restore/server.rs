@@ -15,18 +15,17 @@ use crate::restore::get::GetError;
 /// A server that asks for a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AskingServer {
-    /// Its control file.
+    /// Path of the server's control file.
     pub control: PathBuf,
-    /// Its system identifier.
+    /// The server's system identifier.
     pub system_id: u64,
-    /// Bytes of its segments.
+    /// Size of the server's segments in bytes.
     pub segment_bytes: u64,
 }
 
-/// Confirms that the archive is that of the server which asks for a file and has segments of its size, if
-/// the data directory is known: the one whose `pg_wal` the target is in, or else the working directory, in
-/// which PostgreSQL runs
-/// `restore_command`.
+/// Confirms that the archive belongs to the cluster of the server that asks for a file, and has segments of
+/// the server's size, if the server's data directory is known: the data directory whose `pg_wal` the target
+/// is in, or else the working directory, in which PostgreSQL runs `restore_command`.
 ///
 /// # Errors
 /// [`GetError::OtherCluster`], [`GetError::OtherSegmentSize`], and [`GetError::Archive`] if the archive's
@@ -62,8 +61,8 @@ pub fn asking_server(target: &Path) -> Option<AskingServer> {
     })
 }
 
-/// Returns the cluster of a file that does not state it: that of the server whose `pg_wal` contains the file,
-/// or of the segments next to it. Returns `None` if neither exists.
+/// Returns the cluster of a file that does not state its cluster: the cluster of the server whose `pg_wal`
+/// contains the file, or of the segments next to the file. Returns `None` if neither exists.
 ///
 /// A history of another cluster would make recovery end on a wrong timeline, and a backup history file of
 /// another cluster would count as a backup when removing WAL.

@@ -1,8 +1,8 @@
 //! Provides an archive as a source of segments for WAL readers.
 //!
 //! A listing determines the segments. Objects are read in order as their segments are needed, and the next
-//! ones are prefetched. A segment is decoded once even if two threads need it: the one that scans it, and the
-//! one that needs the end of a record.
+//! objects are prefetched. A segment is decoded once even if two threads need it: the thread that scans it,
+//! and the thread that needs the end of a record.
 
 mod ahead;
 
@@ -106,7 +106,7 @@ pub fn extent(archive: &Archive, timeline: Option<Timeline>) -> Result<Option<Ex
     Ok(Some(Extent { start, end, times }))
 }
 
-/// Finds the segments of a log in an archive. No more than the first of them is read.
+/// Finds the segments of a log in an archive, and reads at most the first segment.
 ///
 /// # Errors
 /// The archive cannot be listed or has none of the segments, or the first segment is unreadable.
@@ -239,7 +239,8 @@ fn member(entries: &[Entry], name: SegmentName) -> Option<&Entry> {
 /// summary that cannot be read has none, and reading its segment reports the damage.
 ///
 /// A server does not archive the incomplete segment in which its WAL ended, so the segments before a restart
-/// are usually missing. In an object store, only the summaries after a gap are read, and those of packs.
+/// are usually missing. In an object store, only the summaries after a gap are read, and the summaries of
+/// packs.
 fn find_restarts(archive: &Archive, segments: &[LogSegment], threads: usize) -> BTreeSet<Lsn> {
     let is_local = archive.encrypted().inner().folder().is_some();
     let is_after = |pair: &&[LogSegment]| {

@@ -82,7 +82,7 @@ pub fn is_archive(source: &Path) -> bool {
 
 /// Finds the segments in files, folders and archives. Each archive has its location for messages.
 ///
-/// An archive contributes the WAL along its newest timeline, unless the options name another one. The
+/// An archive contributes the WAL along its newest timeline, unless the options name another timeline. The
 /// options' range selects the segments of archives. Files and folders may contribute segments outside the
 /// range. If a segment is in several files, reads them and chooses one that is intact.
 ///

@@ -66,7 +66,7 @@ fn files_that_do_not_say_their_cluster_are_of_that_of_the_segments_beside_them()
         (root.path().join("foreign"), root.path().join("both"), root.path().join("none"));
     source(&foreign, &complete());
     let imported = import_all(&archive, &foreign);
-    expect_texts_refused(&archive, &imported, "another cluster's archive");
+    expect_texts_refused(&archive, &imported, "belongs to another cluster");
     assert_eq!((imported.imported, imported.refused.len()), (0, 4), "{imported:?}");
     source(&both.join("a"), &own[2..3]);
     for (name, content) in complete() {
@@ -74,10 +74,14 @@ fn files_that_do_not_say_their_cluster_are_of_that_of_the_segments_beside_them()
         fs::write(both.join("b").join(name), content).expect("a file");
     }
     let imported = import_all(&archive, &both);
-    expect_texts_refused(&archive, &imported, "expected segments of one cluster");
+    expect_texts_refused(&archive, &imported, "has segments of several clusters");
     assert_eq!(imported.imported, 1, "{imported:?}");
     source(&none, &[]);
-    expect_texts_refused(&archive, &import_all(&archive, &none), "expected a segment of the source");
+    expect_texts_refused(
+        &archive,
+        &import_all(&archive, &none),
+        "expected segments in the source that identify it",
+    );
     // Segments that are already archived identify the cluster as well as new ones.
     let mine = root.path().join("mine");
     source(&mine, &own[..1]);
@@ -100,7 +104,7 @@ fn another_clusters_segment_of_a_name_that_is_taken_is_another_clusters() {
     let refused = imported.refused.iter().filter(|one| taken.contains(&one.file.as_str())).count();
     assert_eq!((imported.imported, refused), (0, own.len()), "{imported:?}");
     for one in &imported.refused {
-        assert!(one.problem.contains("another cluster's archive"), "{one:?}");
+        assert!(one.problem.contains("belongs to another cluster"), "{one:?}");
     }
 }
 
@@ -110,7 +114,11 @@ fn a_new_archive_takes_no_history_of_an_unknown_cluster() {
     let archive = archive(root.path());
     let (none, mine) = (root.path().join("none"), root.path().join("mine"));
     source(&none, &[]);
-    expect_texts_refused(&archive, &import_all(&archive, &none), "expected a segment of the source");
+    expect_texts_refused(
+        &archive,
+        &import_all(&archive, &none),
+        "expected segments in the source that identify it",
+    );
     source(&mine, &log(1, 0x20, 4));
     assert_eq!(import_all(&archive.afresh(), &mine).imported, 6);
 }
@@ -123,7 +131,7 @@ fn a_file_that_is_named_is_of_the_cluster_of_the_segments_beside_it() {
     let foreign = root.path().join("foreign");
     source(&foreign, &complete());
     let imported = import_all(&archive, &foreign.join(HISTORY.0));
-    assert!(imported.refused[0].problem.contains("another cluster's archive"), "{imported:?}");
+    assert!(imported.refused[0].problem.contains("belongs to another cluster"), "{imported:?}");
     let wal = pg_wal(root.path(), &own);
     fs::write(wal.join(HISTORY.0), HISTORY.1).expect("a file");
     assert_eq!(import_all(&archive, &wal.join(HISTORY.0)).imported, 1);

@@ -33,7 +33,8 @@ use crate::report;
 use crate::repositories;
 use crate::writable::{Unwritable, User, find_unwritable};
 
-/// Checks the configuration. Returns the archive that it names, if any, and the archive's location.
+/// Checks the configuration. Returns the archive that the configuration names, if any, and the archive's
+/// location.
 pub fn configuration(place: &Place) -> (Vec<Check>, Option<(Archive, ArchiveSection)>, String) {
     const NAME: &str = "configuration";
     let check = match place.configuration() {
@@ -123,7 +124,7 @@ pub fn look_at_copies(place: &Place) -> Vec<Check> {
     const NAME: &str = "repositories";
     let places = match place.repositories() {
         Ok(places) if places.len() > 1 => places,
-        // A failure was reported as that of the configuration.
+        // The failure was already reported as a failure of the configuration.
         _ => return Vec::new(),
     };
     let opened: Result<Vec<Archive>, PlaceError> =
@@ -266,7 +267,7 @@ pub fn look_at_log(log: &mut ActivityReader, archive: &Archive, section: &Archiv
     })
 }
 
-/// Checks `walden receive`, if a spool is named, and that it archives into this archive.
+/// Checks `walden receive`, if a spool is named, and whether it archives into this archive.
 pub fn look_at_receiving(
     receiving: &ReceivingOptions,
     archive: Option<&Archive>,

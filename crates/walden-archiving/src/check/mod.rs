@@ -59,7 +59,7 @@ pub struct Check {
     pub name: &'static str,
     /// Result.
     pub status: Status,
-    /// The finding, in words.
+    /// The finding as text.
     pub found: String,
     /// Stable code of an error.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -141,7 +141,7 @@ fn compare_system(name: &'static str, own: u64, identity: Option<&Identity>) -> 
         }
         Some(identity) => Check::fail(
             name,
-            format!("cluster {own}, but the archive is that of cluster {}", identity.system_identifier),
+            format!("cluster {own}, but the archive belongs to cluster {}", identity.system_identifier),
             Some("give each cluster its own archive; pg_upgrade creates a new cluster".to_owned()),
         ),
     }
@@ -157,7 +157,7 @@ fn compare_segment_size(own: u64, identity: &Identity) -> Check {
     Check::fail(NAME, found, Some(report::OTHER_SEGMENT_SIZE_HINT.to_owned()))
 }
 
-/// Finds a timeline that left that of a data directory's server, as `status` does.
+/// Finds a timeline that branched off from the timeline of a data directory's server, as `status` does.
 fn branch(look: &Look<'_>, data: &Path, control: &ControlFile) -> Option<Check> {
     const NAME: &str = "timeline";
     let archive = look.archive.filter(|_| look.identity.is_some())?;
@@ -203,11 +203,11 @@ fn backlog(files: &[QueuedFile], look: &Look<'_>, is_own: bool) -> Check {
 /// Which of the server's files the archive must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arrival {
-    /// None yet.
+    /// No file yet.
     Nothing,
     /// The last file that the server archived.
     Last,
-    /// The segment that `pg_switch_wal` completes, within this time.
+    /// The segment that `pg_switch_wal` completes; the check waits for at most this time.
     Next(Duration),
 }
 
@@ -493,7 +493,7 @@ fn serve(client: &mut Client, archive: Option<&Archive>) -> Result<Check> {
     })
 }
 
-/// Checks that archiving works and reaches this archive: the server's command may name another one.
+/// Checks that archiving works and reaches this archive: the server's command may name another archive.
 fn archiver(
     dsn: &str,
     client: &mut Client,
@@ -501,7 +501,7 @@ fn archiver(
     look: &Look<'_>,
     expected: Arrival,
 ) -> Result<Check> {
-    // If the caller waits for the next file, that file proves more than the last one.
+    // If the caller waits for the next file, the next file proves more than the last file.
     let arrived_in = archive.filter(|_| expected == Arrival::Last);
     let row = query(
         client,
@@ -572,8 +572,8 @@ fn archiver(
     })
 }
 
-/// Whether the server has marked a segment as done. It removes the mark together with the segment at a
-/// checkpoint.
+/// Query whether the server has marked a segment as done. The server removes the mark together with the
+/// segment at a checkpoint.
 const IS_DONE: &str = r#"
 SELECT EXISTS (SELECT FROM pg_ls_archive_statusdir() WHERE name = $1::text || '.done')
        OR EXISTS (SELECT FROM pg_stat_archiver
@@ -604,7 +604,7 @@ fn stuck_standby(client: &mut Client, archive: &Archive, identity: &Identity) ->
 }
 
 /// Returns a failure if the server has invalidated the slot of `walden receive`. PostgreSQL 16 and 17 stream
-/// with such a slot nevertheless.
+/// with an invalidated slot nevertheless.
 fn lost_slot(client: &mut Client, name: &str) -> Option<Check> {
     let slots = walden_watch::server::slots_by_sql(client).ok()?;
     let slot = slots.into_iter().find(|slot| slot.name == name && slot.is_lost)?;

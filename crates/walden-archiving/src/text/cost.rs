@@ -1,4 +1,4 @@
-//! The cost of an archive, and that of early removals, as text.
+//! The cost of an archive, and the cost of early removals, as text.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use walden_archive::cost::{Cost, Early, GB, Rate};
 use walden_report::units;
 use walden_source::counted;
 
-/// Formats a sum of money.
+/// Formats an amount of money.
 pub fn money(sum: f64) -> String {
     match sum {
         0.0 => "0".to_owned(),

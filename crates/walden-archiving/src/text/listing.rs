@@ -171,8 +171,8 @@ fn parent_of<'a>(timeline: &TimelineListing, listing: &'a Listing) -> Option<&'a
 /// Maximum indentation of timelines; every timeline names its parent.
 const MAX_DEPTH: usize = 12;
 
-/// Writes a timeline and its descendants as a tree, with these prefixes for its first line and for the
-/// others.
+/// Writes a timeline and its descendants as a tree, with these prefixes for the first line and for all
+/// further lines.
 fn tree(
     text: &mut String,
     timeline: &TimelineListing,
@@ -261,9 +261,9 @@ fn describe_timeline(timeline: &TimelineListing, listing: &Listing) -> (String, 
 const NOT_UTF8: &str =
     ": its name is not UTF-8; restore to its LSN instead, with --to LSN or recovery_target_lsn";
 
-/// Describes a `.partial` segment. A failover archives the segment in which it leaves a timeline under this
-/// name; after a split brain, the old server's segments follow it. Others are from `pg_receivewal`, or from a
-/// failover whose history is missing.
+/// Describes a `.partial` segment. At a failover, the new primary archives the segment in which it leaves the
+/// old timeline as `.partial`; after a split brain, the old server's segments follow this segment. Any other
+/// `.partial` segment comes from `pg_receivewal`, or from a failover whose history is missing.
 fn partial_line(timeline: &TimelineListing, listing: &Listing) -> Option<String> {
     let partial = timeline.partial_segment.as_ref()?;
     let lsn = |text: &Option<String>| text.as_ref()?.parse::<Lsn>().ok();
@@ -379,7 +379,7 @@ fn is_before(one: &str, other: &str) -> bool {
 }
 
 /// Describes the times that recovery can reach, given the first and the last commit or abort. Recovery stops
-/// only at a commit later than the target, and none is later than the last one.
+/// only at a commit later than the target, and no commit is later than the last commit.
 pub fn moments((first, last): (i64, i64)) -> String {
     match first < last {
         true => format!("from {} until just before the last commit, {}", time_text(first), time_text(last)),
@@ -473,7 +473,8 @@ mod tests {
             longer.ends_with("000000010000000000000010 is archived too and continues to 0/10800028"),
             "{longer}"
         );
-        // Imported from pg_receivewal: no timeline has left this one, or one has elsewhere.
+        // Imported from pg_receivewal: no timeline branched off from this timeline, or one branched off at
+        // another LSN.
         for left_at in [&[][..], &["0/10800000"], &["0/12000000"]] {
             let last = line("000000010000000000000011", left_at, "0/11000000");
             assert!(last.starts_with("followed by 000000010000000000000011.partial"), "{last}");

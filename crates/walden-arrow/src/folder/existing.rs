@@ -27,7 +27,7 @@ pub struct Holding {
     pub segments: Vec<(SegmentName, SegmentName)>,
     pub from: Option<Lsn>,
     pub to: Option<Lsn>,
-    /// A segment followed the last one, so no row can be added.
+    /// Whether a segment followed the file's last segment, so that no row can be added.
     pub is_final: bool,
 }
 
@@ -112,7 +112,7 @@ impl fmt::Display for Holding {
     }
 }
 
-/// Returns whether intervals contain all of the others.
+/// Returns whether `intervals` contain all of `others`.
 pub fn covers(intervals: &[Interval], others: &[Interval]) -> bool {
     let mut sorted = intervals.to_vec();
     sorted.sort_unstable();
@@ -206,15 +206,15 @@ pub fn find(output: &Path, threads: usize) -> Vec<ExistingFile> {
     found.into_iter().flatten().collect()
 }
 
-/// Returns the path of a CSV file's description. Its name is hidden from programs that read all files of a
+/// Returns the path of a CSV file's description, whose name is hidden from programs that read all files of a
 /// folder.
 pub fn description_of(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.walden"))
 }
 
-/// Describes a CSV file before it replaces another one. Until [`describe`], the description is valid for the
-/// old and the new file: either one holds at most `content`.
+/// Describes a CSV file before it replaces an older file. Until [`describe`], the description is valid for
+/// both files: each holds at most `content`.
 pub fn describe_before(path: &Path, content: &str) -> Result<(), OutputError> {
     replace(&description_of(path), description(content, None).as_bytes())
 }
@@ -250,7 +250,7 @@ fn parse_description(text: &str, bytes: u64) -> Option<FileContent> {
     (described == bytes).then(|| FileContent { content, is_complete: lines.next().is_none() })
 }
 
-/// Returns the entries of a folder, sorted by name; empty if there is no such folder.
+/// Returns the entries of a folder, sorted by name; empty if the folder does not exist.
 pub fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();

@@ -1,9 +1,9 @@
 //! Exports tables to a folder of files.
 //!
 //! Each file holds the rows of a fixed group of adjacent segment numbers, and is named after the first
-//! number. So a later run recognizes the files of an earlier one, and WAL that has grown changes only the
-//! last files. Each file's metadata states the part of the WAL that the file holds (`existing`). A file
-//! never replaces one that holds more, and no row is in two files after a run is done (`superseded`).
+//! number. So a later run recognizes the files of an earlier run, and WAL that has grown changes only the
+//! last files. Each file's metadata states the part of the WAL that the file holds (`existing`). A file never
+//! replaces a file that holds more rows, and no row is in two files after a run is done (`superseded`).
 
 mod existing;
 mod plan;
@@ -144,16 +144,16 @@ pub enum ExportError {
     /// An existing file cannot be renamed.
     #[error("cannot rename {} to {}", from.display(), to.display())]
     Rename {
-        /// Its name.
+        /// Current path of the file.
         from: PathBuf,
-        /// Its new name.
+        /// New path of the file.
         to: PathBuf,
         /// The error of the file system.
         #[source]
         error: io::Error,
     },
     /// An existing file cannot be removed.
-    #[error("cannot remove {}, whose rows are in other files too", path.display())]
+    #[error("cannot remove {}, although other files of the export contain all of its rows: remove it before you query the export, as its rows would count twice", path.display())]
     Remove {
         /// The file.
         path: PathBuf,
@@ -189,8 +189,8 @@ pub struct Exported {
     /// Number of files that were not written because files of an earlier export hold the same part of the WAL
     /// and more.
     pub covered: u64,
-    /// Files that damage would have truncated. They were not written, because complete files of an earlier
-    /// export hold their segments.
+    /// Files that were not written because damage would have truncated them, and because complete files of an
+    /// earlier export hold their segments.
     pub spared: Vec<PathBuf>,
     /// Files that were removed again, because complete files of an earlier export hold their segments.
     pub removed_again: Vec<PathBuf>,
@@ -237,9 +237,9 @@ impl<'a> Export<'a> {
         self.files.iter().map(|file| file.bytes(self.exporter.inventory)).sum()
     }
 
-    /// Writes the files, and removes the files of earlier exports whose rows are in them. `progress` receives
-    /// the bytes of WAL that were read. Returns also the first error, such as damage: the rows before it are
-    /// exported.
+    /// Writes the files, and removes files of earlier exports whose rows the new files contain. `progress`
+    /// receives the number of bytes of WAL that were read. Also returns the first error, such as damage: the
+    /// rows before the damage are exported.
     pub fn write(mut self, progress: impl FnMut(u64)) -> (Exported, Option<ExportError>) {
         let ExportOptions { folder, threads, format, .. } = self.exporter.options;
         if let Err(error) = superseded::make_way(folder, &mut self.superseded, &self.files) {
@@ -283,8 +283,8 @@ struct Done {
     bytes: u64,
     /// Indexes of the files that exist with all their rows.
     complete: Vec<usize>,
-    /// Indexes of the files that damage would have truncated. They are not written, because complete files of
-    /// an earlier export exist.
+    /// Indexes of the files that damage would have truncated. These files are not written, because complete
+    /// files of an earlier export exist.
     spared: Vec<usize>,
 }
 

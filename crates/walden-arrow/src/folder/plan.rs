@@ -201,8 +201,8 @@ impl Exporter<'_> {
         Err(ExportError::NameTaken(file.path.clone()))
     }
 
-    /// Refuses CSV files without a description: their segments are unknown, and the name suggests that they
-    /// hold some of the same rows.
+    /// Refuses CSV files without a description: their segments are unknown, and their names suggest that they
+    /// hold rows of the files to be written.
     fn expect_no_other_csv(&self, files: &[TableFile], found: &[ExistingFile]) -> Result<()> {
         let described: BTreeSet<&Path> = found.iter().map(|old| old.path.as_path()).collect();
         let mut names: BTreeMap<&Path, BTreeSet<&Path>> = BTreeMap::new();
@@ -252,7 +252,7 @@ struct EarlierFiles<'f> {
     superseded: Vec<Old<'f>>,
     /// The other files, which are kept.
     remaining: Vec<Old<'f>>,
-    /// LSN ranges for which the files of both kinds have all rows.
+    /// LSN ranges of which the existing and the new files have all rows.
     there: Vec<Interval>,
 }
 

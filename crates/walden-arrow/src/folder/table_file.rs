@@ -13,7 +13,7 @@ use crate::Table;
 pub(super) struct TableFile {
     pub(super) table: Table,
     pub(super) path: PathBuf,
-    /// Index of a run, and segments in it; `None` for all of the WAL.
+    /// Index of a run, and indexes of segments in the run; `None` for all of the WAL.
     pub(super) part: Option<(usize, Range<usize>)>,
     pub(super) holding: Holding,
     pub(super) fate: Fate,

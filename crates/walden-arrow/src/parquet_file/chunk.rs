@@ -1,9 +1,9 @@
 //! A column chunk: pages of encoded rows, compressed, with their metadata for the row group and the indexes.
 //!
 //! The Parquet library processes values one by one: it searches a dictionary for each text, compares each
-//! value for the statistics, and packs the bits of each delta individually, which together took most of the
-//! time of an export. This module encodes a page's rows in bulk. The output follows the Parquet
-//! specification: data pages of the first version.
+//! value for the statistics, and packs the bits of each delta individually. These steps took most of the time
+//! of an export. This module encodes a page's rows in bulk. The output follows the Parquet specification:
+//! data pages of the first version.
 
 use std::cmp::Ordering;
 
@@ -66,7 +66,7 @@ impl ColumnChunk {
         }))
     }
 
-    /// Adds rows of the same type as the first ones.
+    /// Adds rows of the same type as the first rows.
     ///
     /// # Errors
     /// Returns the compressor's error.

@@ -107,7 +107,7 @@ impl Encoder for Dictionary {
         if range.nulls > 0 {
             self.keys.retain(|key| *key != NULL);
         }
-        // Each page may have another key width: that for the current number of values.
+        // Each page may have another key width, which depends on the current number of values.
         let width = bit_width(self.entries.len());
         out.push(width as u8);
         hybrid(&self.keys, width, out);
@@ -172,7 +172,7 @@ impl Entries {
     }
 }
 
-/// Appends the key of each row; `key_of` returns that of a value.
+/// Appends the key of each row; `key_of` returns the key of a value.
 fn append_keys<T: Copy + PartialEq>(
     rows: &[T],
     nulls: Option<&NullBuffer>,

@@ -58,7 +58,7 @@ impl Values<'_> {
         }
     }
 
-    /// Returns a value in the form of the column index.
+    /// Returns a value as bytes for the column index.
     pub fn bytes(&self, value: u64) -> Vec<u8> {
         match self {
             Values::Texts(texts) => texts[value as usize].as_bytes().to_vec(),

@@ -1,4 +1,4 @@
-//! Columns of numbers: unsigned ones and times.
+//! Columns of numbers: unsigned numbers and times.
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, TimeUnit};

@@ -26,7 +26,7 @@ pub(super) fn bit_width(values: usize) -> u32 {
 
 /// Appends values in Parquet's hybrid of runs and bit-packed groups of 8.
 pub(super) fn hybrid(values: &[u32], width: u32, out: &mut Vec<u8>) {
-    // The packed groups, and all values after them.
+    // The number of packed groups, and the remaining values.
     let (mut packed, mut rest) = (0, values);
     let mut from = values;
     while let Some(group) = rest.first_chunk::<GROUP>() {
@@ -71,7 +71,7 @@ fn run(length: usize, value: u32, width: u32, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends packed groups; the last one may be shorter, and is filled with zeros.
+/// Appends packed groups; the last group may be shorter, and is filled with zeros.
 fn groups(values: &[u32], width: u32, out: &mut Vec<u8>) {
     if values.is_empty() {
         return;

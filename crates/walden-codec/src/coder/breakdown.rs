@@ -24,7 +24,7 @@ impl Bytes {
     }
 }
 
-/// Bytes of compressed files by column class and by relation. Both have the same sums.
+/// Numbers of bytes of compressed files, by column class and by relation. The totals of both are equal.
 ///
 /// The coder compresses the columns of a class together. The compressed bytes of a class are therefore
 /// divided among relations in proportion to their bytes before entropy coding.
@@ -58,7 +58,7 @@ impl Breakdown {
         self.bytes
     }
 
-    /// Returns the sum of all bytes.
+    /// Returns the total numbers of bytes.
     pub fn total(&self) -> Bytes {
         let mut total = self.directory;
         total.add(self.bytes);
@@ -98,7 +98,7 @@ impl Breakdown {
         by_relation.sort_unstable_by_key(|(relation, _)| *relation);
         for class in 0..CLASSES.len() {
             let total: u64 = by_relation.iter().map(|(_, raw)| raw[class]).sum();
-            // Rounding the running sum makes the shares add up exactly.
+            // Rounding the sum so far, not each share, makes the shares add up exactly.
             let share = |raw: u64| {
                 (u128::from(segment.stored[class]) * u128::from(raw) / u128::from(total.max(1))) as u64
             };

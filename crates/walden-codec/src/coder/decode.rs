@@ -54,8 +54,8 @@ impl Decoder {
         self.metered.take()
     }
 
-    /// Decodes a file of `bytes` bytes and passes them to `out` in pieces. They are valid only if this
-    /// function succeeds.
+    /// Decodes a file of `bytes` bytes and passes its bytes to `out` in pieces. The passed bytes are valid
+    /// only if this function succeeds.
     ///
     /// # Errors
     /// Returns an error for content that no encoder writes, and for a [`Decoder::failure`].

@@ -349,7 +349,7 @@ impl<'s, 'i> Feed<'s, 'i> {
         self.pages.out.is_same().then_some(missing)
     }
 
-    /// Codes all records. Returns the offset of an unfinished record after them, if any.
+    /// Codes all complete records. Returns the offset of an unfinished record after them, if there is one.
     ///
     /// # Errors
     /// Returns the reason if the segment cannot be coded as records.

@@ -1,5 +1,5 @@
-//! Framing of a segment: everything but its records, in the two columns that are created first, `numbers` and
-//! `bytes`.
+//! Framing of a segment: all bytes of the segment except its records, in the columns `numbers` and `bytes`,
+//! which are created before all other columns.
 
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
@@ -51,9 +51,9 @@ impl End {
 /// A record that a crash cut off. The next page starts with `XLOG_OVERWRITE_CONTRECORD`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Abandoned {
-    /// Number of complete records of the segment before it.
+    /// Number of complete records in the segment before the record that was cut off.
     pub records_before: u64,
-    /// Bytes of the record that were written.
+    /// Number of bytes of the record that were written.
     pub bytes: usize,
 }
 
@@ -64,11 +64,12 @@ pub struct SegmentFrame {
     pub records: u64,
     /// `xl_prev` of the first record.
     pub first_prev: u64,
-    /// How the segment ends after the last record.
+    /// The kind of bytes between the last record and the segment's end.
     pub end: End,
     /// Number of coded bytes of the end.
     pub tail_bytes: usize,
-    /// Missing bytes of the record that started in an earlier segment, if a crash cut it off in this one.
+    /// Number of missing bytes of the record that started in an earlier segment, if a crash cut off this
+    /// record in this segment.
     pub head_missing: usize,
     /// Pages at which header fields change.
     pub changes: Vec<HeaderChange>,

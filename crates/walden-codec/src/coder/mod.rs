@@ -1,6 +1,6 @@
 //! Encodes and decodes files in sequence.
 //!
-//! The state after a file (pages, transactions, statistics) improves the prediction of the next one. Files
+//! The state after a file (pages, transactions, statistics) improves the prediction of the next file. Files
 //! are therefore decoded in the order in which they were encoded, starting from a *keyframe*: a file that
 //! starts without state.
 
@@ -39,9 +39,9 @@ pub enum Form {
 /// A file in its coded form.
 #[derive(Debug)]
 pub struct Encoded {
-    /// How it is coded.
+    /// Whether the file is coded as bytes or as records.
     pub form: Form,
-    /// Whether it can be decoded without the files before it.
+    /// Whether the file can be decoded without the previous files.
     pub keyframe: bool,
     /// Input of [`Decoder::decode`].
     pub content: Vec<u8>,

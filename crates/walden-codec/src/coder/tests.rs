@@ -225,7 +225,7 @@ fn records_go_on_after_one_that_a_crash_cut_off() {
     assert!(cut < usual + usual / 50 + 100, "{cut} bytes, {usual} without a crash");
 }
 
-/// The same for a record that started in the previous segment.
+/// Records follow a record that started in the previous segment and was cut off by a crash.
 #[test]
 fn records_go_on_after_one_from_the_segment_before_that_a_crash_cut_off() {
     let changes = vec![HeaderChange { page: 2, fields: OVERWRITES }, HeaderChange { page: 3, fields: USUAL }];

@@ -1,7 +1,7 @@
 //! Columns: streams of values of one kind.
 //!
-//! Models create columns when they first need them. Encoder and decoder run the same model and create the
-//! same columns in the same order, so the compressed form does not store the meaning of a column.
+//! A model creates a column when it first needs the column. Encoder and decoder run the same model and create
+//! the same columns in the same order, so the compressed form does not store the meaning of a column.
 //!
 //! At the end of each segment the columns are compressed into a *chunk* and cleared. A column exists until
 //! the next keyframe.
@@ -21,8 +21,8 @@ use crate::column_kind::Kind;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Column(u32);
 
-/// Bytes that each column counts against the limit in addition to its content. This also limits the number of
-/// empty columns.
+/// Number of bytes that each column counts against the limit in addition to its content, which also limits
+/// the number of empty columns.
 const COLUMN_WEIGHT: usize = 16;
 
 /// A direction: encoding or decoding. A model is written once, against this trait.
@@ -30,8 +30,8 @@ pub trait Coder {
     /// Creates a column.
     fn column(&mut self, kind: Kind) -> Result<Column, Corrupt>;
 
-    /// Creates a column whose values belong to several relations, although it is created while one of them is
-    /// coded.
+    /// Creates a column for values of all relations. Statistics do not attribute the column to the relation
+    /// that is being coded.
     fn shared_column(&mut self, kind: Kind) -> Result<Column, Corrupt> {
         self.column(kind)
     }

@@ -32,8 +32,8 @@ pub type Hash = [u8; 32];
 pub const MAX_HEAD: u64 = 1 << 16;
 /// Maximum number of original bytes in one piece of a member coded as bytes.
 pub const MAX_PIECE: u64 = 64 << 20;
-/// Minimum number of original bytes in a piece of a member coded as bytes, except the last one. Each piece
-/// has a fixed decoding cost.
+/// Minimum number of original bytes in each piece, except the last piece, of a member coded as bytes. Each
+/// piece has a fixed decoding cost.
 pub const MIN_PIECE: u64 = 64 << 10;
 
 /// Header at the start of every file.
@@ -61,8 +61,8 @@ pub struct FileHeader {
     pub form: FileForm,
     /// The level that the file was compressed with.
     pub level: u8,
-    /// ID of the file, repeated in every frame. It distinguishes the file's own frames from those of a
-    /// compressed file embedded in its content.
+    /// ID of the file, repeated in every frame. The ID distinguishes the file's own frames from the frames of
+    /// a compressed file embedded in its content.
     pub id: u64,
     /// Maximum memory and blocks needed to decode any member.
     pub needs: Needs,
@@ -83,7 +83,7 @@ pub enum HeaderFault {
         /// CRC-32C computed over the header's bytes.
         computed: u32,
     },
-    /// A form unknown to this version.
+    /// The number of a file form that this version does not know.
     Form(u8),
 }
 
@@ -370,8 +370,8 @@ pub struct End {
 }
 
 impl End {
-    /// Creates a member's end. `before` is the binding of the previous member, or
-    /// that of the file header for the first member.
+    /// Creates a member's end. `before` is the binding of the previous member, or the binding of the file
+    /// header for the first member.
     pub fn bound(bytes: u64, hash: Hash, before: &Hash, head: &[u8]) -> End {
         let mut hasher = blake3::Hasher::new();
         hasher.update(before).update(&(head.len() as u64).to_le_bytes()).update(head);
@@ -499,7 +499,7 @@ fn seal(bytes: &mut [u8]) {
     bytes[at..].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// Returns the checksum stored in the last four bytes and the one computed over the preceding bytes.
+/// Returns the checksum stored in the last four bytes, and the checksum computed over the preceding bytes.
 fn checksums(bytes: &[u8]) -> (u32, u32) {
     let at = bytes.len() - 4;
     (u32_at(bytes, at), crc32c_append(0, &bytes[..at]))

@@ -17,7 +17,7 @@ const SHARED: u64 = 72 * MIB;
 const PREDICTED: u64 = 128 * MIB;
 /// Lowest level that may use context mixing.
 const MODELLED: u8 = 7;
-/// Bytes of memory per byte of columns while a member is decoded, including one for its coded form.
+/// Bytes of memory per byte of columns while a member is decoded, including one byte for the coded form.
 const COLUMNS_FACTOR: u64 = 5;
 /// Bytes of memory per member in addition to its columns: directory and heads.
 const MEMBER: u64 = 4 * MIB;

@@ -1,5 +1,5 @@
-//! Files of compressed members. The *segment form* has one self-contained member, the *pack form* many in
-//! order.
+//! Files of compressed members. A file in *segment form* has one self-contained member, a file in *pack form*
+//! has many members in order.
 //!
 //! A file is a header and *frames*. Each frame states its kind, number and length, and has a checksum for its
 //! header and one for its content. A member is a head, pieces, and an end. A pack has an index and a footer
@@ -42,11 +42,11 @@ pub enum Error {
     Original(#[source] io::Error),
     /// The file is not a container.
     #[error(
-        "cannot read the file's header: expected that of a .wlz or .wpk file, found a file not made by walden compress"
+        "cannot read the file's header: expected the header of a .wlz or .wpk file, found a file not made by walden compress"
     )]
     Foreign,
     /// The file is empty.
-    #[error("cannot read the file's header: expected that of a .wlz or .wpk file, found an empty file")]
+    #[error("cannot read the file's header: expected the header of a .wlz or .wpk file, found an empty file")]
     Empty,
     /// The file requires a reader of a newer version of the format.
     #[error(
@@ -117,7 +117,7 @@ walden_format::diagnostics! { Error {
     Self::Newer(_) => "file-newer": "use the version of walden that made the file, or a later one",
     Self::Needs(Excess::Memory { .. }) => "file-needs-memory": "allow more with --memory, if that much memory is there and the file is of a source that you trust",
     Self::Needs(Excess::Spill { .. }) => "file-needs-space": "allow more with --spill, if the folder of temporary files (TMPDIR) has that much space, or with --memory",
-    Self::Temporary(_) => "file-temporary": "free some space in the folder of temporary files, or name another one (TMPDIR)",
+    Self::Temporary(_) => "file-temporary": "free some space in the folder of temporary files, or set TMPDIR to another folder",
     Self::Foreign | Self::Empty => "file-foreign",
     Self::Limit { .. } | Self::ExtraKind(_) | Self::NeedsKeyframe(_) | Self::Io(_) | Self::Original(_) => none,
 } }

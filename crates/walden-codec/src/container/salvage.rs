@@ -26,24 +26,24 @@ pub struct Walk {
 pub struct Loss {
     /// Number of the first lost member.
     pub number: u64,
-    /// Number of members. It exceeds one only if no more than their numbers are known. `None` if even the
-    /// number is unknown.
+    /// Number of lost members, which exceeds 1 only if nothing but their numbers is known. `None` if the
+    /// number of lost members is unknown.
     pub members: Option<u64>,
     /// Name of the member, if known.
     pub name: Option<String>,
     /// Position in the WAL, if known.
     pub place: Option<Place>,
-    /// Whether the member itself is damaged. Otherwise a member that it depends on is.
+    /// Whether the member itself is damaged. If false, a member that it depends on is damaged.
     pub damaged: bool,
 }
 
 /// Heads of members that were not decoded, by number, and whether each is damaged itself.
 type Lost = BTreeMap<u64, (Head, bool)>;
 
-/// Callback for each member that can be decoded. It has to call [`Reader::decode`].
+/// Callback for each member that can be decoded. The callback has to call [`Reader::decode`].
 pub type Decode<'d, R> = dyn FnMut(&mut Reader<&mut R>, &Head) -> Result<Summary, Error> + 'd;
 
-/// Reads a whole container. After damage, it resumes at the next keyframe.
+/// Reads a whole container. After damage, reading resumes at the next keyframe.
 ///
 /// `decode` is called for each member that can be decoded.
 ///
@@ -134,8 +134,8 @@ fn look_up_index<R: Read + Seek>(reader: &mut Reader<R>) -> Option<Vec<Entry>> {
     index
 }
 
-/// Returns the lost members: those of the index that were not decoded; without an index, gaps in the numbers
-/// and the heads that were read but not decoded.
+/// Returns the lost members: the members in the index that were not decoded; without an index, gaps in the
+/// numbers of members, and members whose heads were read but that were not decoded.
 fn losses(whole: &[(Head, Summary)], seen: &Lost, index: &[Entry], members: u64, ended: bool) -> Vec<Loss> {
     let mut known: BTreeMap<u64, (&Head, bool)> =
         index.iter().map(|entry| (entry.head.number, (&entry.head, true))).collect();

@@ -14,7 +14,7 @@ use super::{Error, ReadLimits};
 /// Compresses `input` to a file in segment form, in the calling thread. Flushes the output and returns it.
 ///
 /// A WAL segment is held in memory. Any other input is compressed as bytes, in pieces. `meta` is stored with
-/// the content; extraction by name requires a name in it.
+/// the content; extraction by name requires that `meta` has a name.
 ///
 /// The result is not verified. To verify it, [`decompress`] it to [`std::io::sink`].
 ///

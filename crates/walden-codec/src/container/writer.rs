@@ -52,13 +52,14 @@ impl WriteOptions {
 
 /// Writes a container.
 ///
-/// Memory: the columns of one segment, its coded form, and a pack's index of about 200 bytes per member.
+/// Takes memory for the columns of one segment, the segment's coded form, and a pack's index of about 200
+/// bytes per member.
 pub struct Writer<W> {
     out: W,
     options: WriteOptions,
     encoder: Encoder,
-    /// ID of the file, set when the first member is added. It is a hash of that member, so that equal input
-    /// yields an equal file.
+    /// ID of the file, set when the first member is added: a hash of this member, so that equal input yields
+    /// an equal file.
     id: Option<u64>,
     at: u64,
     frames: u64,
@@ -220,7 +221,7 @@ impl<W: Write> Writer<W> {
     /// Adds a member from `input` without decoding its records. The input is read once.
     ///
     /// # Errors
-    /// As [`Writer::add`].
+    /// The errors of [`Writer::add`].
     pub fn add_bytes(&mut self, meta: Meta, input: &mut impl Read) -> Result<Added, Error> {
         check_name(&meta)?;
         self.last = None;
@@ -322,7 +323,8 @@ impl<W: Write> Writer<W> {
         if original.bytes() as u64 != bytes {
             return Ok(None);
         }
-        // Readers find a restart of the WAL without decoding the members before it.
+        // A restart of the WAL starts at a keyframe, so that readers find the restart without decoding the
+        // previous members.
         let must_start = self.last.as_ref() != Some(&here) || original.is_restarted();
         if must_start || self.since_keyframe >= self.options.keyframe {
             self.encoder.begin_keyframe();

@@ -4,7 +4,7 @@ use crate::column_kind::{Class, Form};
 
 /// A column that is being filled.
 ///
-/// It grows in pieces, so that bytes are not moved and the heap is not fragmented.
+/// The content grows in pieces, so that bytes are not moved and the heap is not fragmented.
 #[derive(Debug)]
 pub struct Content {
     /// Class in which it is compressed.
@@ -54,7 +54,7 @@ impl Content {
         self.full.iter().chain([&self.last]).map(Vec::as_slice)
     }
 
-    /// Returns all bytes. They are copied to `joined` if there are several pieces.
+    /// Returns all bytes. If the content has several pieces, copies them to `joined`.
     pub fn joined<'a>(&'a self, joined: &'a mut Vec<u8>) -> &'a [u8] {
         if self.full.is_empty() {
             return &self.last;

@@ -208,9 +208,11 @@ fn rarest_bytes<'a>(pieces: impl Iterator<Item = &'a [u8]>, count: usize) -> Vec
     bytes
 }
 
-/// Words by their first bytes: longer words by four bytes, which leaves few to compare, and words of three.
+/// Words by their first bytes: words of three letters by three bytes, longer words by four bytes, which
+/// leaves few words to compare.
 struct Index<'a> {
-    /// Bitmap of the hashes of words' first three bytes. It usually suffices to find that there is no word.
+    /// Bitmap of the hashes of the first three bytes of each word. A clear bit shows that the text starts
+    /// with no word, without a search.
     known: Vec<u64>,
     longer: Table<'a>,
     shortest: Table<'a>,
@@ -274,7 +276,7 @@ struct Table<'a> {
 }
 
 struct Indexed<'a> {
-    /// The first eight bytes, and a mask of those that belong to the word.
+    /// The first eight bytes, and a mask of the bytes that belong to the word.
     first: u64,
     mask: u64,
     word: &'a [u8],

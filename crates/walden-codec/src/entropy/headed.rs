@@ -1,14 +1,14 @@
 //! Content with a header that is only known afterwards.
 
-/// Content with a header that was written before it without moving it.
+/// Content whose header was written into reserved bytes before it, so that the content was not moved.
 pub struct WithHeader {
     bytes: Vec<u8>,
     start: usize,
 }
 
 impl WithHeader {
-    /// Creates the content of `bytes` from `body_at` on, with `header` before it. The header must fit before
-    /// `body_at`.
+    /// Creates the content from `bytes[body_at..]`, with `header` directly before it. The header must have at
+    /// most `body_at` bytes.
     pub fn new(header: &[u8], mut bytes: Vec<u8>, body_at: usize) -> WithHeader {
         let start = body_at - header.len();
         bytes[start..body_at].copy_from_slice(header);

@@ -42,18 +42,18 @@ pub const SECOND_LEVEL: i32 = 5;
 pub const SMALL_LEVEL: i32 = 9;
 pub const SMALL: usize = 64 << 10;
 
-/// The highest zstd level used for text, and for other contents. At the latter, text would take three times
-/// as long, for a gain of 2 %.
+/// The highest zstd level used for text, and the highest level used for other contents, at which text would
+/// take three times as long, for a gain of 2 %.
 const HIGHEST: i32 = 12;
 const HIGHEST_OF_NUMBERS: i32 = 16;
 
-/// Up to this zstd level, only text is searched for words.
+/// Highest zstd level at which only text is searched for words.
 const FAST: i32 = 3;
-/// Classes that are searched for words, those of text first.
+/// Classes that are searched for words; the classes of text come first.
 const WITH_WORDS: [Class; 4] = [Class::Text, Class::Expanded, Class::Payload, Class::ImageBytes];
 const TEXT_CLASSES: usize = 2;
 
-/// Classes whose contents have almost nothing in common with earlier ones.
+/// Classes whose contents have almost nothing in common with earlier contents of the class.
 const WITHOUT_PREFIX: [Class; 2] = [Class::Fixed, Class::TupleHeaders];
 /// Size of the prefix for zstd, which reads it again each time. Similar bytes are usually near. The prefix is
 /// hardly longer than the content, otherwise reading it would take most of the time.
@@ -73,7 +73,8 @@ const ALTERNATIVE: i32 = 2;
 const SAMPLE_BYTES: usize = 128 << 10;
 const MIN_SAMPLES: usize = 8;
 
-/// Returns a sample of a content, and the lower level that may be better for it.
+/// Returns a sample of a content, and a lower level that may compress the content better; `None` if only
+/// `level` is used.
 pub fn alternative(class: usize, level: i32, content: &[u8]) -> Option<(&[u8], i32)> {
     let may_be_better = WITH_ALTERNATIVE.contains(&level)
         && is_among(class, &WITH_WORDS)
@@ -82,7 +83,7 @@ pub fn alternative(class: usize, level: i32, content: &[u8]) -> Option<(&[u8], i
     may_be_better.then(|| (&content[start..start + SAMPLE_BYTES], ALTERNATIVE))
 }
 
-/// Returns whether the contents of a class are compressed with earlier ones as a prefix.
+/// Returns whether the contents of a class are compressed with earlier contents of the class as a prefix.
 pub fn has_prefix(class: usize) -> bool {
     !is_among(class, &WITHOUT_PREFIX)
 }

@@ -28,7 +28,7 @@ use crate::column_kind::CLASSES;
 
 /// Class number of a directory of columns.
 const DIRECTORY: usize = CLASSES.len();
-/// Class number of a file that is coded as bytes.
+/// Class number for contents of a file that is coded as bytes, after the numbers of all column classes.
 const FORM_BYTES: usize = CLASSES.len() + 1;
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::{DIRECTORY, FORM_BYTES, dictionary, zstd_coder};
 use crate::column_kind::{Class, Form};
 use crate::leb128::put_leb128;
 
-/// Compresses columns. Keeps state between chunks that improves the next one.
+/// Compresses columns. Keeps state after each chunk that improves the compression of the next chunk.
 pub struct Packer {
     method: Method,
     state: State,
@@ -123,7 +123,8 @@ impl Packer {
         }
     }
 
-    /// Appends the content of a class by zstd, or its columns by context mixing: the smaller of both.
+    /// Appends the content of a class coded by zstd, or its columns coded by context mixing, whichever result
+    /// is smaller.
     fn smaller(
         &mut self,
         effort: u8,

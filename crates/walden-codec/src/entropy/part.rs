@@ -34,10 +34,12 @@ pub const CODER_MIXED: u8 = 16;
 /// Coder: context mixing of dictionary-coded text; plus the effort.
 pub const CODER_MIXED_DICTIONARY: u8 = 24;
 
-/// Maximum number of content bytes per stored byte, if context mixing decodes or learns the part. It takes a
-/// few hundred nanoseconds per byte of content, so this bounds the processor time for a small file.
+/// Maximum number of content bytes per stored byte, if context mixing decodes or learns the part. Context
+/// mixing takes a few hundred nanoseconds per byte of content, so this ratio bounds the processor time for a
+/// small file.
 pub const MAX_MIXING_RATIO: usize = 1024;
-/// The same for zstd. Its most compact block has 4 bytes for 128 KiB.
+/// Maximum number of content bytes per stored byte, if zstd decodes the part: the most compact block of zstd
+/// has 4 bytes for 128 KiB.
 const MAX_ZSTD_RATIO: usize = 1 << 15;
 
 /// Appends a part with its header.
@@ -89,7 +91,7 @@ impl<'a> Part<'a> {
         Ok(Part { coder, raw, stored })
     }
 
-    /// Returns whether the content becomes part of the prefix of later ones.
+    /// Returns whether the content becomes part of the prefix of later contents.
     pub fn is_prefix(&self) -> bool {
         matches!(self.coder, CODER_STORED | CODER_ZSTD | CODER_ZSTD_PREFIX)
     }

@@ -1,4 +1,4 @@
-//! Estimates which form of a plane compresses better.
+//! Estimates how well a plane compresses in each of its forms.
 
 /// Estimates the cost of planes under an order-0 coder, in sixteenths of a bit. Only encoding uses it, so
 /// results may differ between machines.

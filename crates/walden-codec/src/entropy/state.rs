@@ -55,7 +55,7 @@ impl State {
         &mut self.before[class]
     }
 
-    /// Appends a content to the earlier ones of its class.
+    /// Appends a content to the earlier contents of its class.
     pub fn remember(&mut self, class: usize, content: &[u8]) {
         if !self.goes_on {
             return;

@@ -91,7 +91,8 @@ impl Plane<'_> {
 
 /// Replaces each byte by the sum of `sum` and all bytes up to it, eight bytes per step.
 fn add_up(bytes: &mut [u8], sum: &mut u8) {
-    /// One in each 16 bits. Multiplying by it replaces each of four numbers by the sum of those up to it.
+    /// The number 1 in each 16 bits. Multiplication by this constant replaces each of four 16-bit numbers by
+    /// the sum of the numbers up to it.
     const EACH: u64 = 0x0001_0001_0001_0001;
     const EVEN: u64 = 0xFF * EACH;
     let (eights, rest) = bytes.as_chunks_mut::<8>();

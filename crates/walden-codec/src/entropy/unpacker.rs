@@ -195,7 +195,7 @@ impl Unpacker {
 }
 
 /// Finds the columns of a class in its content, which starts at `start`. Columns that are not transposed stay
-/// in place. Transposed ones are appended as rows.
+/// in place. Transposed columns are appended as rows.
 fn find_columns(
     start: usize,
     columns: &[ColumnEntry],

@@ -7,7 +7,7 @@ use zstd::zstd_safe::{CCtx, CParameter, DCtx, DParameter, ErrorCode, ResetDirect
 
 use crate::Corrupt;
 
-/// Window size with a prefix, as a power of 2. It covers the prefix and a part of ordinary length.
+/// Window size with a prefix, as a power of 2, which covers the prefix and a part of ordinary length.
 const WINDOW: u32 = 24;
 
 /// Maximum table size at high levels, in entries, as a power of 2. Clearing larger tables takes more time
@@ -22,7 +22,7 @@ const SMALL_TABLES: i32 = 3;
 
 /// Sizes of zstd's tables.
 struct Tables {
-    /// Entries of the tables of long and of short strings, as a power of 2.
+    /// Number of entries of the tables of long and of short strings, as a power of 2.
     long: u32,
     short: u32,
     /// Length of a short string in bytes.
@@ -31,8 +31,8 @@ struct Tables {
 
 /// Half the size of zstd's default: takes a fifth less time, for 0.7 % more bytes.
 const TEXT_TABLES: Tables = Tables { long: 16, short: 15, min_match: 5 };
-/// A quarter of zstd's default: repetitions in numbers are near, and longer than chance ones. Saves up to
-/// half of the time, for 2 % fewer to 1 % more bytes.
+/// A quarter of zstd's default sizes: repetitions in numbers are near, and longer than repetitions by chance.
+/// Saves up to half of the time, for 2 % fewer to 1 % more bytes.
 const NUMBER_TABLES: Tables = Tables { long: 15, short: 14, min_match: 6 };
 
 /// Parameters of zstd for a level.

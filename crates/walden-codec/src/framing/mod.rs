@@ -20,7 +20,7 @@ pub struct HeaderFields {
     /// within a segment that initdb writes, where base backups start and end (`XLP_BKP_REMOVABLE`), and after
     /// a crash (`XLP_FIRST_IS_OVERWRITE_CONTRECORD`).
     pub flags: u16,
-    /// `xlp_tli`. It increases within the segment that is written at a promotion.
+    /// `xlp_tli`, which increases within the segment that is written at a promotion.
     pub timeline: u32,
 }
 
@@ -57,7 +57,8 @@ pub struct PageWriter<P> {
     left: u32,
     /// Fields of the last page header.
     fields: HeaderFields,
-    /// Changes of header fields: all of them when decoding, those up to the last header when encoding.
+    /// Changes of header fields: all changes of the segment when decoding, the changes up to the last header
+    /// when encoding.
     changes: Vec<HeaderChange>,
     /// Number of changes before the next header.
     changes_done: usize,
@@ -95,8 +96,8 @@ impl<P: PageSink> PageWriter<P> {
         left.saturating_sub(self.first.info.geometry().header_bytes_between(from, to) as usize)
     }
 
-    /// Writes a record or its remainder. `left` is the length from here on, and `bytes` the part of it to
-    /// write.
+    /// Writes a record or its remainder. `left` is the number of remaining bytes of the record, and `bytes`
+    /// the part of them to write.
     pub fn record(&mut self, bytes: &[u8], left: u32) {
         self.left = left;
         let mut remaining = bytes;
@@ -118,7 +119,8 @@ impl<P: PageSink> PageWriter<P> {
         self.left = 0;
     }
 
-    /// Writes zeros up to the next possible record start (`MAXALIGN`). The end of a page is such a position.
+    /// Writes zeros up to the next possible record start (`MAXALIGN`), at most to the end of the page, which
+    /// is aligned.
     fn align(&mut self) {
         self.out.put_zeros_to(self.out.len().next_multiple_of(8));
     }

@@ -17,8 +17,8 @@ pub trait Input: Read + Seek {}
 
 impl<I: Read + Seek + ?Sized> Input for I {}
 
-/// A file to encode. It is read in two passes, in pieces. If it is not in memory, only a few pieces
-/// are held at a time.
+/// A file to encode, which is read in two passes, in pieces. Of a file that is not in memory, only a few
+/// pieces are held at a time.
 ///
 /// The first pass only plans ([`Original::read_ahead`]). The second pass is encoded and hashed. If the file
 /// changes between them, the plan is worse and the result is still correct.

@@ -79,7 +79,7 @@ impl PageSink for StreamingSink<'_> {
     }
 }
 
-/// Compares pages with those of the original.
+/// Compares pages with the pages of the original.
 pub struct ComparingSink<'i> {
     pub original: Original<'i>,
     len: usize,

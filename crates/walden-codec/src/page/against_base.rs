@@ -29,8 +29,9 @@ fn is_better_by_item(page: &Page, base: &Page, fork: u8) -> bool {
 }
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes a page's items against those of the page before the record. `page` initially holds that page,
-    /// and the reconstructed page afterwards. Returns false if the page is not coded in this way.
+    /// Codes a page's items against the items of the page before the record. `page` initially holds the page
+    /// before the record, and afterwards the reconstructed page. Returns false if the page is not coded in
+    /// this way.
     pub fn page_against_base(
         &mut self,
         address: BlockAddress,
@@ -129,7 +130,8 @@ impl<S: Coder> TupleCoder<'_, S> {
         self.keyed_columns.column(self.coder, Topic::PageDeltas, [relation.number, number, 0], kind)
     }
 
-    /// Codes an item's header, XORed with the old one. Lengths in it change together with the item.
+    /// Codes an item's header, XORed with the old item's header. Lengths in the header change together with
+    /// the item.
     fn changed_header(
         &mut self,
         relation: Relation,

@@ -10,8 +10,8 @@ use crate::columns::{Coder, Column};
 use crate::leb128::narrow;
 use crate::{Corrupt, corrupt};
 
-/// Columns of a delta: the number of equal bytes, the number of different bytes after them, and the
-/// difference.
+/// Columns of a delta: the number of equal bytes, the number of different bytes that follow, and the
+/// differences.
 #[derive(Clone, Copy)]
 pub struct DeltaColumns {
     gap: Column,

@@ -18,7 +18,7 @@ pub enum PageKind {
     Heap = 1,
     /// Index tuples.
     Index = 2,
-    /// Items of unknown form.
+    /// Items that no other predictor codes.
     Items = 3,
     /// TIDs of a posting tree leaf of a GIN index.
     PostingTids = 4,

@@ -1,5 +1,5 @@
-//! Codes line pointers. Most refer to an item directly before the last one, where `PageAddItemExtended` and
-//! `compactify_tuples` in `bufpage.c` place it.
+//! Codes line pointers. Most refer to an item that is directly before the previous line pointer's item on the
+//! page, where `PageAddItemExtended` and `compactify_tuples` in `bufpage.c` place it.
 
 use walden_redo::page::{ItemState, LINE_POINTER_BYTES, LinePointer, PAGE_BYTES, Page};
 
@@ -23,7 +23,7 @@ pub enum PointerForm {
     Dead = 2,
     /// A redirect to another line pointer.
     Redirect = 3,
-    /// An item directly before the last one, towards the start of the page.
+    /// An item directly before the previous line pointer's item, towards the start of the page.
     Next = 4,
     /// An item elsewhere.
     Elsewhere = 5,

@@ -1,7 +1,7 @@
 //! Codes pages of full-page images: item by item as the base of a delta, and the delta itself.
 //!
 //! The items that line pointers refer to are coded one by one, by the predictor for the page's kind
-//! (`kind.rs`). If an older version of the page is known, its items may be coded against the old ones
+//! (`kind.rs`). If an older version of the page is known, its items may be coded against the old items
 //! (`against_base.rs`). The delta of the image (`delta.rs`) has everything else, such as free space that is
 //! not zero, and items that overlap.
 

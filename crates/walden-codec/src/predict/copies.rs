@@ -1,7 +1,8 @@
 //! Codes bytes as literals and copies from a *source* that both directions have.
 //!
-//! The expected source of a copy is the end of the last one plus the number of literals since. Bytes that
-//! changed in place therefore need no shift, and inserted bytes need one shift for everything after them.
+//! The expected source of a copy is the end of the previous copy plus the number of literals since. Bytes
+//! that changed in place therefore need no shift, and inserted bytes need one shift for everything after
+//! them.
 
 use super::TupleCoder;
 use super::keyed_columns::Topic;

@@ -34,8 +34,8 @@ use crate::{Corrupt, corrupt};
 
 /// Predicts block data or page items: one implementation for each kind of item.
 ///
-/// It is written once for both directions. When encoding, `source` is the item; when decoding, it is `None`.
-/// In both directions, `out` holds the item afterwards.
+/// An implementation serves both directions. When encoding, `source` is the item; when decoding, `source` is
+/// `None`. In both directions, `out` holds the item afterwards.
 pub trait Predictor<S: Coder> {
     /// When encoding: returns whether this predictor can code an item. Called directly before the item is
     /// coded.
@@ -52,7 +52,7 @@ pub trait Predictor<S: Coder> {
     /// Sets the offset number of the next item of a page.
     fn start_item(&mut self, _line_pointer: u16) {}
 
-    /// Codes a run of items that follow the `last` one on a page and are coded in the same way.
+    /// Codes a run of items that follow the item `last` on a page and are coded in the same way.
     fn code_run(
         &mut self,
         _coder: &mut TupleCoder<'_, S>,
@@ -64,7 +64,7 @@ pub trait Predictor<S: Coder> {
 }
 
 /// Checks that decoded block data, or a tuple, does not exceed its maximum size: records store its length in
-/// 16 bits. Because values are predicted from others, a few bytes of input can expand to many.
+/// 16 bits. Because values are predicted from other values, a few bytes of input can expand to many.
 pub fn expect_block_data(bytes: usize) -> Result<(), Corrupt> {
     match u16::try_from(bytes) {
         Ok(_) => Ok(()),
@@ -72,7 +72,7 @@ pub fn expect_block_data(bytes: usize) -> Result<(), Corrupt> {
     }
 }
 
-/// State of the predictors: the same in both directions.
+/// State of the predictors, which encoding and decoding keep equal.
 #[derive(Default)]
 pub struct Predictors {
     /// Columns by their content.

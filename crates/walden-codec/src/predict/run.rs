@@ -27,15 +27,15 @@ use crate::tuple::schema::{Field, Span, Varlena, aligned, read};
 
 /// A page's items while they are coded.
 pub struct PageItems<'p> {
-    /// The page that is reconstructed.
+    /// The page that is being reconstructed.
     pub target: &'p mut Page,
-    /// When encoding: the page.
+    /// When encoding: the original page.
     pub source: Option<&'p Page>,
     /// Offset number of the next item.
     pub number: u16,
     /// Offset of the last item.
     pub last: usize,
-    /// Column of line pointer forms, and the symbol for an item directly before the last one.
+    /// Column of line pointer forms, and the symbol for an item directly before the last item.
     pub next: (Column, u8),
 }
 
@@ -51,15 +51,16 @@ impl PageItems<'_> {
 pub struct Run {
     /// Offset and length of each item on its page.
     pub items: Vec<(usize, usize)>,
-    /// Content lengths of the variable-length values, without headers: those of the first item, then those of
-    /// the next. May end with some values of one more item that does not fit the page.
+    /// Content lengths of the variable-length values in bytes, without headers: first all values of the first
+    /// item, then all values of the next item. May end with some values of a further item that does not fit
+    /// the page.
     values: Vec<usize>,
     /// Offset and length of the current field in each item.
     pub places: Vec<(usize, usize)>,
     spans: Vec<Span>,
     /// Symbols of the headers of heap tuples.
     pub headers: Vec<u8>,
-    /// Whether the variable-length values are those of the layout's last tuple.
+    /// Whether the variable-length values equal the values of the layout's last tuple.
     pub is_repeated: bool,
     /// When encoding: counts the tuples before the next one that repeated these values.
     repeats: RepeatCounter,

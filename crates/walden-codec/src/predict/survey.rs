@@ -34,7 +34,7 @@ struct Surveyed {
     schema: Option<Option<Vec<Field>>>,
 }
 
-/// Tuples that share one schema: those of a relation with the same layout and null bitmap.
+/// Tuples that share one schema: all tuples of a relation with the same layout and null bitmap.
 #[derive(Clone, Copy, Debug)]
 pub struct TupleKind<'a> {
     /// The relation of the tuples.

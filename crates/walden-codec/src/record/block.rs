@@ -12,7 +12,7 @@ use crate::{Corrupt, corrupt};
 pub struct Block {
     /// Address of the block.
     pub address: BlockAddress,
-    /// Header and form of its image.
+    /// Header and form of the block's image.
     pub image: Option<PageImage>,
     /// When encoding: the image's page, unless it cannot be restored.
     pub page: Option<PageBox>,

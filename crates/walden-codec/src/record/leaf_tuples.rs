@@ -1,7 +1,7 @@
 //! Codes main data that has leaf tuples of SP-GiST indexes, predicted from heap tuples or copied from the
 //! page before the record.
 //!
-//! It is coded after the block numbers, because it depends on the index and its page.
+//! This main data is coded after the block numbers, because its prediction depends on the index and the page.
 
 use walden_format::payload::spgist::MovedLeafs;
 use walden_format::record::Record;

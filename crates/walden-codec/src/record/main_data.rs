@@ -1,5 +1,5 @@
-//! Codes main data: transactions and times in it are deltas against earlier ones. Also codes the fields that
-//! follow the block headers.
+//! Codes main data: transactions and times in it are deltas against earlier transactions and times. Also
+//! codes the fields that follow the block headers.
 
 use std::ops::Range;
 

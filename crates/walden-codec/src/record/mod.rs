@@ -1,17 +1,18 @@
 //! Codes records. The parts of a record are coded in this order:
 //!
-//! 1. Its *shape* (`shape.rs`): the non-numeric parts of its headers, predicted from the shape of the
-//!    previous record.
-//! 2. Its transaction (`transactions.rs`).
-//! 3. Its main data (`main_data.rs`): transactions and times in it (`near_numbers.rs`) as deltas against
-//!    earlier ones.
-//! 4. Its blocks (`blocks.rs`): their addresses (`block_refs.rs`), their data, coded by a predictor
+//! 1. The record's *shape* (`shape.rs`): the non-numeric parts of its headers, predicted from the shape of
+//!    the previous record.
+//! 2. The transaction (`transactions.rs`).
+//! 3. The main data (`main_data.rs`): transactions and times in it (`near_numbers.rs`) as deltas against
+//!    earlier transactions and times.
+//! 4. The blocks (`blocks.rs`): their addresses (`block_refs.rs`), their data, coded by a predictor
 //!    (`block_data.rs`), and their full-page images (`images.rs`). An image is a delta against the page that
-//!    the record yields without it, the page before the record, or a page reconstructed item by item.
+//!    the record would yield without the image, the page before the record, or a page reconstructed item by
+//!    item.
 //!
 //! Lengths, the link to the previous record and the checksum are derived. Both directions then replay the
-//! record, so that its pages are known to the next one. Pages that no later record reads are dropped
-//! (`kept.rs`).
+//! record, so that the record's pages are known when the next record is coded. Pages that no later record
+//! reads are dropped (`kept.rs`).
 
 mod block;
 mod block_data;
@@ -120,7 +121,7 @@ struct Current<'a, S> {
     source: Option<&'a Record<'a>>,
     /// LSN of the record.
     lsn: Lsn,
-    /// Returns the LSN at which the next record can start, given the length of this one.
+    /// Returns the LSN at which the next record can start, given the length of this record.
     end: &'a dyn Fn(usize) -> Lsn,
 }
 
@@ -229,7 +230,7 @@ impl Model {
     }
 
     /// Codes a record that starts at `lsn`. `end` returns the LSN at which the next record can start, given
-    /// the length of this one.
+    /// the length of this record.
     ///
     /// When encoding, `source` is the record. In both directions, `out` holds the record afterwards.
     pub fn record<S: Coder>(

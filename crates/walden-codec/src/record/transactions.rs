@@ -18,7 +18,7 @@ pub struct Transactions {
 }
 
 impl Transactions {
-    /// Codes a transaction: its rank among the latest ones, or its delta against the highest.
+    /// Codes a transaction ID: its rank among the latest transactions, or its delta against the highest ID.
     pub fn xid<S: Coder>(&mut self, current: &mut Current<'_, S>, xid: u32) -> Result<u32, Corrupt> {
         const RANKS: u64 = MoveToFrontList::MAX_VALUES as u64;
         let symbol = || match self.recent.rank(xid) {

@@ -142,7 +142,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Returns the entry of a key with the TIDs `more` added to those of `before`, and all its TIDs.
+/// Returns the entry of a key with the TIDs of `before` and the TIDs `more`, and all TIDs of this entry.
 pub fn entry_with(before: Option<&Entry<'_>>, key: &Key, more: &[Tid]) -> Option<(Vec<u8>, Vec<Tid>)> {
     let known = match before {
         Some(entry) => entry.tids.as_deref()?,

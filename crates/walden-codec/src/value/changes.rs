@@ -1,7 +1,7 @@
 //! Codes fixed-width fields of updated tuples.
 //!
-//! A counter is close to its old value, a timestamp to that of the tuple updated before. For each number,
-//! both directions choose the base that predicted earlier tuples better.
+//! A counter is close to its old value, a timestamp is close to the timestamp of the tuple that was updated
+//! before. For each number, both directions choose the base that predicted earlier tuples better.
 
 use crate::Corrupt;
 use crate::column_kind::{Class, Kind};

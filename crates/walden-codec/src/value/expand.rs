@@ -32,7 +32,7 @@ pub enum Method {
     Lz4,
     /// pglz with unsigned `char`: on ARM and POWER. ASCII text compresses to the same bytes either way.
     PglzUnsigned,
-    /// zstd, as compressed by releases from this one on. Used only for images.
+    /// zstd, as compressed by this release and all later releases. Used only for images.
     Zstd(Release),
 }
 
@@ -115,11 +115,11 @@ impl Trial {
     }
 }
 
-/// The latest compressed values of TOAST tables: the same in both directions.
+/// The latest compressed values of TOAST tables, which encoding and decoding keep equal.
 #[derive(Default)]
 struct RecentValues {
-    /// By the number of the TOAST table and of the value. The WAL determines the latter, so the hash is
-    /// seeded to prevent deliberate collisions.
+    /// By the TOAST table's relfilenumber and the value's OID (`chunk_id`). OIDs come from the WAL, so the
+    /// hash is seeded to prevent deliberate collisions.
     by_number: HashMap<(u32, u32), Vec<u8>>,
     /// Keys, oldest first.
     order: VecDeque<(u32, u32)>,
@@ -329,7 +329,7 @@ impl UpcomingValues {
     /// Maximum bytes of values read ahead in one segment.
     const MAX_BYTES: usize = 64 << 20;
 
-    /// Adds a tuple that may be a chunk. Returns false if it does not have that form.
+    /// Adds a tuple that may be a chunk. Returns false if the tuple does not have the layout of a chunk.
     pub fn add(&mut self, relation: RelFileLocator, tuple: &[u8]) -> bool {
         let Some((number, chunk)) = numbers(tuple) else { return false };
         let Some(value) = tuple.get(CHUNK_NUMBERS..) else { return false };

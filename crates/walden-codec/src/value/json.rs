@@ -538,7 +538,7 @@ mod tests {
             assert!(Json::parse(&value[..at]).is_none());
             let mut other = value.clone();
             other[at] ^= 0x55;
-            // It may be another valid value, but then it is reconstructed exactly.
+            // The damaged bytes may be another valid value, but then this value is reconstructed exactly.
             if let Some(json) = Json::parse(&other) {
                 assert_eq!(json.value(), Some(other));
             }

@@ -25,7 +25,7 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    /// The transaction's sums since it took its place.
+    /// Returns the transaction's sums since it took its slot in the table.
     pub fn tally(&self) -> TransactionTally {
         TransactionTally {
             records: self.records.into(),

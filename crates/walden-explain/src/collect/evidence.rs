@@ -1,7 +1,7 @@
 //! Collects [`Evidence`] from the records of one segment.
 //!
-//! Small tables relate records to each other. They are indexed by hashes and overwrite their entries, so
-//! memory is bounded and each record costs a few lookups.
+//! Small tables relate records to each other. The tables are indexed by hashes, and new entries overwrite old
+//! entries, so memory is bounded and each record costs a few lookups.
 
 use rustc_hash::FxHashMap;
 use walden_format::payload::heap::{
@@ -81,12 +81,12 @@ impl LastUpdate {
 #[derive(Clone, Copy, Default)]
 struct Writing {
     xid: u32,
-    /// The relation of the last of them.
+    /// The relation of the last counted record.
     relation: u32,
     has_several_relations: bool,
     updates: u32,
     unchanged_updates: u32,
-    /// Locks and index entries of updates, and pruning.
+    /// Number of locks and index entries of updates, and pruning.
     of_updates: u32,
     /// Other locks, which the transaction would take without its updates as well.
     locks: u32,
@@ -194,7 +194,7 @@ impl SegmentEvidence {
         self.observe_any(record.header.rmid, &observed, || compare_with_images(record, block, old), locked);
     }
 
-    /// Does the same for a record of the simple layout.
+    /// Collects the evidence of a record of the simple layout.
     #[inline(always)]
     pub fn observe_simple(&mut self, record: SimpleRecord<'_>) {
         if !record.has_block() || record.fork() != Fork::MAIN {
@@ -425,7 +425,7 @@ impl SegmentEvidence {
         let place = key as usize >> 1 & (LOCKS - 1);
         let before = self.locks[place];
         if before.key == key && !before.is_for_update {
-            // The first lock preceded the update, which takes this one.
+            // The first lock preceded the update, which itself takes the second lock.
             evidence.row_locks.remove(before.bytes.into(), before.image_bytes.into());
             evidence.upsert_locks.add(before.bytes.into(), before.image_bytes.into());
             self.writing(record.xid, relation).add_lock_of_update();
@@ -585,8 +585,7 @@ impl SegmentEvidence {
     }
 }
 
-/// Whether a lock's bits are those of `SELECT FOR UPDATE`. An update that keeps the key does not take such a
-/// lock itself.
+/// Whether a lock has the bits of `SELECT FOR UPDATE`. An update that keeps the key takes a weaker lock.
 #[inline(always)]
 fn is_for_update(bits: InfoBits) -> bool {
     bits.xmax_excl_lock() && bits.keys_updated()
@@ -615,7 +614,7 @@ fn is_unchanged(flags: UpdateFlags, data: &[u8], old_tuple: &[u8]) -> Option<boo
     Some(rest.len() == header.null_bitmap_len()?)
 }
 
-/// Null bitmap and attributes of a tuple in the form that records contain.
+/// Returns the null bitmap and attributes of a tuple as it is stored in records.
 fn after_header(tuple: &[u8]) -> Option<&[u8]> {
     XlHeapHeader::split(tuple).map(|(_, rest)| rest)
 }

@@ -101,7 +101,7 @@ pub(super) fn place_of(key: [u64; 2]) -> usize {
 pub(super) fn tuple_key(relation: RelFileLocator, block: u32, offset: u16, xid: u32) -> u64 {
     let place = u64::from(block) << 16 | u64::from(offset);
     let whose = u64::from(relation.relation) << 32 | u64::from(xid);
-    // An odd multiplier spreads each part over all bits; the high bits are folded into the low ones that
+    // An odd multiplier spreads each part over all bits; the high bits are folded into the low bits, which
     // index the table.
     let mixed = (place.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ whose.wrapping_mul(0xD6E8_FEB8_6659_FD93))
         .rotate_left(29);

@@ -22,7 +22,8 @@ pub enum Per {
 
 /// The change between two ranges.
 ///
-/// Sizes are in bytes; LSNs and times are those of [`Document`](crate::document::Document); `None` is `null`.
+/// Sizes are in bytes; LSNs and times are formatted as in [`Document`](crate::document::Document); `None` is
+/// `null`.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Diff {
@@ -70,11 +71,11 @@ pub struct SideDocument {
     pub start: String,
     /// LSN after its last byte.
     pub end: String,
-    /// When the first transaction in it ended; `None` without any.
+    /// When the first transaction in the range ended; `None` if no transaction ended in the range.
     pub first_time: Option<String>,
-    /// When the last transaction in it ended; `None` without any.
+    /// When the last transaction in the range ended; `None` if no transaction ended in the range.
     pub last_time: Option<String>,
-    /// Its length in time, in fractions of seconds.
+    /// Duration of the range in seconds, with fractions.
     pub seconds: f64,
     /// Bytes written: without the unwritten end of the last segment.
     pub bytes: u64,
@@ -88,7 +89,8 @@ pub struct SideDocument {
     pub checkpoints_by_cause: Map<String, Value>,
     /// Mean distance between redo pointers, in bytes; `None` with fewer than two checkpoints.
     pub mean_checkpoint_distance: Option<u64>,
-    /// Mean time between the starts of checkpoints; `None` with fewer than two.
+    /// Mean time between the starts of consecutive checkpoints, in seconds; `None` with fewer than two
+    /// checkpoints.
     pub mean_checkpoint_interval_seconds: Option<f64>,
     /// Server settings that are logged in the WAL, as of its end, by name.
     pub settings: Map<String, Value>,
@@ -103,13 +105,13 @@ pub struct SideDocument {
 pub struct Change {
     /// The object that the bytes belong to.
     pub label: String,
-    /// The kind of object; in views, that of the first dimension.
+    /// The kind of object; in views, the kind of object of the first dimension.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<Part>,
     /// The table that an index or other dependent object belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table: Option<String>,
-    /// Whether A and B both have bytes of it.
+    /// Whether A, B or both have bytes of this row.
     pub status: Status,
     /// Bytes in A.
     pub a_bytes: u64,
@@ -149,9 +151,9 @@ pub struct Change {
 /// A quantity in A and B.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Rates {
-    /// In A.
+    /// The quantity in A.
     pub a: f64,
-    /// In B.
+    /// The quantity in B.
     pub b: f64,
     /// `b` less `a`.
     pub change: f64,
@@ -172,7 +174,7 @@ pub enum Status {
 /// Full-page images of one cause in A and B.
 #[derive(Clone, Debug, Serialize)]
 pub struct ImageChange {
-    /// Their bytes; its fields are the object's own.
+    /// The bytes of A and B. In JSON, these fields are fields of the enclosing object.
     #[serde(flatten)]
     pub change: Change,
     /// Number of images in A.
@@ -201,10 +203,11 @@ pub struct DiffFinding {
     pub rule: &'static str,
     /// The explanation as text.
     pub text: String,
-    /// Its subject: a relation, a setting, the work.
+    /// Subject of the finding: a relation, a setting, the work.
     pub points_at: String,
-    /// Bytes over the length of B that it explains. Findings may overlap: a new index also has images.
+    /// Bytes of the change, over the length of B, that the finding explains. Findings may overlap: a new
+    /// index also has images.
     pub change_bytes: i64,
-    /// The same as a share of the whole change; `None` if the whole does not change.
+    /// `change_bytes` as a share of the whole change; `None` if the whole does not change.
     pub share_of_change: Option<f64>,
 }

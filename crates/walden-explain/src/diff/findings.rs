@@ -37,7 +37,7 @@ pub(super) fn find(
     let finder = Finder { compare, a, b, total, per: compare.per, files: Files::from_sides([a, b]) };
     let larger = finder.larger();
     let is_large = |change: i64| change.unsigned_abs() as f64 >= MIN_SHARE * larger;
-    // These findings are disjoint, and with all others they add up to the change.
+    // The findings that follow are disjoint, and add up to the change.
     let mut findings = Vec::new();
     let explained = finder.relations_that_come_or_go(relations, &mut findings);
     let (padding, framing): (Vec<&Change>, Vec<&Change>) = framing_of(buckets);
@@ -47,7 +47,7 @@ pub(super) fn find(
     finder.amounts(relations, &explained, &mut findings);
     findings.retain(|one| is_large(one.change_bytes));
     finder.others(is_large, &mut findings);
-    // These findings are about parts of the former.
+    // The findings that follow explain parts of the previous findings.
     let mut causes = Vec::new();
     let explained_images = finder.compression(&mut causes) | finder.settings(images, &mut causes);
     finder.checkpoint_images(explained_images, relations, &mut causes);
@@ -92,7 +92,7 @@ impl Finder<'_> {
         DiffFinding { rule, text, points_at, change_bytes, share_of_change }
     }
 
-    /// Finds relations that only one of the ranges contains. Returns the labels of all of them.
+    /// Finds relations that only one of the ranges contains. Returns the labels of all these relations.
     fn relations_that_come_or_go(
         &self,
         relations: &[Change],
@@ -200,7 +200,7 @@ impl Finder<'_> {
         true
     }
 
-    /// Finds settings in the WAL that differ. Returns whether `full_page_writes` does.
+    /// Finds settings in the WAL that differ between A and B. Returns whether `full_page_writes` differs.
     fn settings(&self, images: &[ImageChange], findings: &mut Vec<DiffFinding>) -> bool {
         let mut changes_images = false;
         let has_decoding = self.decoding(findings);
@@ -236,8 +236,8 @@ impl Finder<'_> {
         a.get(setting).zip(b.get(setting)).is_some_and(|(from, to)| from != to)
     }
 
-    /// Finds a difference in logical decoding. Records contain more data for it if `wal_level` is `logical`
-    /// or, since 19, a logical slot exists. Returns whether it differs.
+    /// Finds a difference in logical decoding. Records contain more data for logical decoding if `wal_level`
+    /// is `logical` or, since 19, a logical slot exists. Returns whether this differs between A and B.
     ///
     /// The records show it. Before 17, the WAL contains the setting only when a server starts with changed
     /// settings.
@@ -443,7 +443,7 @@ fn has_raised_level(explanation: &Explanation) -> bool {
 
 /// Whether tuples are logged for logical decoding; `None` if there are too few tuples to decide.
 fn is_logical(evidence: &DecodingEvidence) -> Option<bool> {
-    /// Under `logical`, a few records have no data for decoding either: those of a rewrite or a materialized
+    /// Under `logical`, a few records lack the data for decoding too: records of a rewrite or a materialized
     /// view.
     const ENOUGH: u64 = 100;
     match evidence {

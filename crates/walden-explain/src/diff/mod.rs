@@ -1,9 +1,9 @@
 //! Compares two ranges of WAL: the JSON of `walden diff --format json`.
 //!
-//! The WAL of A is scaled to the length of B (its seconds, or its transactions), and subtracted from that of
-//! B. The scaled bytes of the parts are rounded so that they add up to the scaled whole. The changes of the
-//! parts therefore add up to the change of the whole, to the byte, in every list. `docs/json.md` describes
-//! the fields.
+//! The WAL of A is scaled to the length of B (its seconds, or its transactions), and subtracted from the WAL
+//! of B. The scaled bytes of the parts are rounded so that they add up to the scaled whole. The changes of
+//! the parts therefore add up to the change of the whole, to the byte, in every list. `docs/json.md`
+//! describes the fields.
 
 mod document;
 mod findings;
@@ -184,7 +184,7 @@ impl Scale {
         u64::try_from(product).unwrap_or(u64::MAX)
     }
 
-    /// Scales parts so that they add up to the scaled sum.
+    /// Scales parts so that the scaled parts add up to the scaled total.
     fn apply_to_all(self, parts: impl Iterator<Item = u64>) -> Vec<u64> {
         let (mut sum, mut scaled) = (0, 0);
         let mut all = Vec::new();
@@ -485,7 +485,8 @@ fn notes_of(compare: &Comparison<'_>, a: Side<'_>, b: Side<'_>, total: &Change) 
     }
     for (side, numbers) in [(a, compare.a), (b, compare.b)] {
         if numbers.bytes == 0 {
-            notes.push(format!("{} has no WAL: the WAL that was read is outside its range", side.name));
+            notes
+                .push(format!("range {} has no WAL: the WAL that was read is outside this range", side.name));
         } else if numbers.whole_cycles == 0
             && side.document.settings.get("full_page_writes") != Some(&"off".into())
         {
@@ -501,7 +502,7 @@ fn notes_of(compare: &Comparison<'_>, a: Side<'_>, b: Side<'_>, total: &Change) 
     }
     if a.document.postgresql != b.document.postgresql {
         let (one, other) = (&a.document.postgresql, &b.document.postgresql);
-        notes.push(format!("{} is of PostgreSQL {one}, {} of {other}", a.name, b.name));
+        notes.push(format!("PostgreSQL {one} wrote {}, PostgreSQL {other} wrote {}", a.name, b.name));
     }
     if a.document.system_identifier != b.document.system_identifier {
         notes.push(

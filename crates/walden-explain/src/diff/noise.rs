@@ -7,7 +7,7 @@ use crate::document::{GroupDocument, ViewDocument};
 /// Bytes in each of consecutive spans of time.
 #[derive(Clone, Debug)]
 pub(super) struct Series {
-    /// Seconds of a span.
+    /// Width of a span in seconds.
     pub width: i64,
     bytes: Vec<u64>,
 }
@@ -22,7 +22,7 @@ pub(super) struct Frame {
 
 /// Maximum number of spans; longer series are not compared.
 const MAX_SPANS: i64 = 100_000;
-/// Minimum number of spans in a range, without the first and the last one, which are incomplete.
+/// Minimum number of spans in a range, without the first and the last span, which are incomplete.
 const MIN_SPANS: usize = 8;
 /// Minimum number of batches that neighbouring spans are joined to, as rates of neighbours are correlated.
 const BATCHES: usize = 10;
@@ -51,7 +51,7 @@ impl Series {
         Frame::from_view(view).map(|frame| Series::in_frame(view, frame, key)).unwrap_or_default()
     }
 
-    /// Returns the same, with the spans of another view of the same range.
+    /// Returns the series of another view of the same range, over the same spans.
     pub fn in_frame(
         view: &ViewDocument,
         frame: Frame,
@@ -69,7 +69,7 @@ impl Series {
         all
     }
 
-    /// The same spans with zero bytes.
+    /// Returns a series with the same spans and zero bytes in each.
     pub fn empty(&self) -> Series {
         Series { width: self.width, bytes: vec![0; self.bytes.len()] }
     }

@@ -1,4 +1,5 @@
-//! Builds the document of an explanation: adds names to its sums, then groups and sorts them.
+//! Builds the document of an explanation: adds names to the explanation's sums, then groups and sorts the
+//! sums.
 
 use std::collections::HashMap;
 
@@ -25,7 +26,7 @@ use crate::tally::{Bucket, COMPRESSIONS, ImageCause, ImageTable, Tally};
 use crate::time::{second_text, time_text};
 use crate::writers::{WriterKey, WriterProperty, Writers};
 
-/// Returns full-page images by cause, in the form of [`Document::images`].
+/// Returns full-page images by cause, as in [`Document::images`].
 pub fn images_by_cause(table: &ImageTable) -> Map<String, Value> {
     let one = |cause| {
         let sum = table.sum_by_cause(cause);
@@ -55,8 +56,8 @@ impl Document {
         Document::with_labels(explanation, context, &Labels::new(context.names, explanation))
     }
 
-    /// Returns the causes of the sums of a part of an explanation's WAL, as in [`Document::causes`], at most
-    /// `top`. The evidence of all of it divides the bytes of a cell among causes.
+    /// Returns the causes of a part of an explanation's WAL, as in [`Document::causes`], at most `top`. The
+    /// evidence of the whole WAL divides the bytes of a cell among causes.
     pub fn causes_of(
         explanation: &Explanation,
         cells: &[(Cell, Tally)],
@@ -152,7 +153,7 @@ fn cause_documents(causes: Vec<ByteCause>, wal_bytes: u64) -> Vec<CauseDocument>
     causes.into_iter().map(document).collect()
 }
 
-/// Keeps the largest causes. The last element sums up the others.
+/// Keeps the largest causes. The last element sums up all other causes.
 fn fold_causes(mut causes: Vec<CauseDocument>, top: usize) -> Vec<CauseDocument> {
     let rest = causes.split_off(top.min(MAX_CAUSES).min(causes.len()));
     if !rest.is_empty() {
@@ -172,7 +173,7 @@ fn fold_causes(mut causes: Vec<CauseDocument>, top: usize) -> Vec<CauseDocument>
     causes
 }
 
-/// Where the WAL of a range ends, in words.
+/// Describes where the WAL of a range ends, for messages.
 fn end_of_wal(tail: &Tail) -> String {
     let Some(fault) = tail.fault else {
         return "the last record continues in a segment that is not in the input".to_owned();

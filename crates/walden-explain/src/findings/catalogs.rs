@@ -46,11 +46,11 @@ pub(super) fn large_objects(facts: &Facts<'_>) -> Vec<Candidate> {
     }
     let of_updates: u64 = facts.cells(heaps(), is_update).map(|cell| facts.tally(cell).bytes()).sum();
     let most = of_updates as f64 / claim.bytes().max(1) as f64;
-    // A row holds LOBLKSIZE bytes, a quarter of a page (storage/large_object.h). inv_write updates those that
-    // it finds.
+    // A row holds LOBLKSIZE bytes, a quarter of a page (storage/large_object.h). inv_write updates rows that
+    // exist already.
     let (remedy, saves) = if updated > inserted {
         (
-            "write to them in pieces of a multiple of 2048 bytes, at offsets of a multiple: each smaller piece writes a row of 2 kB again",
+            "write to them in pieces whose sizes and offsets are multiples of 2048 bytes: each smaller piece writes a row of 2 kB again",
             Some((0.0, most)),
         )
     } else if deleted > inserted + updated {
@@ -215,7 +215,7 @@ fn dropped_files(facts: &Facts<'_>) -> Option<String> {
         *commits.entry(*commit).or_default() += 1;
     }
     let files: usize = commits.values().sum();
-    // TRUNCATE and rewrites create a file for each that they drop.
+    // TRUNCATE and rewrites create a file for each file that they drop.
     if files < MIN_FILES || files <= 2 * created.len() {
         return None;
     }

@@ -1,8 +1,8 @@
 //! Assigns every byte of the WAL to one cause: a statement or task, a relation, and a mechanism.
 //!
-//! A cell (owner and record kind) mostly has one cause. The evidence of its relation divides the others, such
-//! as the entries of an index between inserts and updates. Shares become whole bytes, and the last part of a
-//! cell gets all remaining bytes, so that the causes add up to the WAL.
+//! A cell (owner and record kind) mostly has one cause. If a cell has several causes, the evidence of its
+//! relation divides the cell, such as the entries of an index between inserts and updates. Shares become
+//! whole bytes, and the last part of a cell gets all remaining bytes, so that the causes add up to the WAL.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ pub enum Activity {
 }
 
 impl Activity {
-    /// A phrase for it.
+    /// Returns a phrase for the activity.
     pub fn description(self) -> &'static str {
         match self {
             Activity::Insert => "INSERT row by row",
@@ -118,7 +118,7 @@ pub enum Mechanism {
 }
 
 impl Mechanism {
-    /// A phrase for it.
+    /// Returns a phrase for the mechanism.
     pub fn description(self) -> &'static str {
         match self {
             Mechanism::RowData => "rows",
@@ -405,7 +405,7 @@ fn without_relation(facts: &Facts<'_>, cell: usize) -> Parts {
 struct Work {
     /// Share of inserts that store rows which updates move from another partition.
     of_moves: f64,
-    /// Updates that are not HOT.
+    /// Number of updates that are not HOT.
     missed_hot: u64,
     updates: u64,
     single_inserts: u64,
@@ -438,7 +438,8 @@ impl Work {
         }
     }
 
-    /// Activities that store rows in the table, with their shares, if this share of them are updates.
+    /// Returns the activities that store rows in the table, with their shares, if `of_updates` is the share
+    /// of updates among the stored rows.
     fn writers(&self, of_updates: f64) -> Vec<(Activity, f64)> {
         let inserts = (self.single_inserts + self.copied) as f64;
         let of_copies = if inserts > 0.0 { self.copied as f64 / inserts } else { 0.0 };
@@ -617,7 +618,8 @@ impl Assign<'_> {
             heap2::VISIBLE => whole(Activity::Vacuum, Mechanism::Visibility),
             heap2::NEW_CID | heap2::REWRITE => whole(Activity::Rewrite, Mechanism::OldRow),
             heap2::PRUNE_ON_ACCESS if since_17 => whole(Activity::Read, Mechanism::Prune),
-            // Before 17, the same record is of vacuum and of queries. Only the latter have a transaction.
+            // Before 17, vacuum and queries write the same record. Only records of queries have a
+            // transaction.
             heap2::PRUNE => {
                 let Evidence { prunes, prunes_in_transactions, .. } = *evidence;
                 if is_by_queries(self.facts, self.table, prunes.count, prunes_in_transactions) {

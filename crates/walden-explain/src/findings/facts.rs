@@ -24,7 +24,7 @@ use crate::tally::{Bucket, Tally};
 /// Input of the rules.
 pub(super) struct Facts<'a> {
     pub explanation: &'a Explanation,
-    /// The sums to explain: those of the explanation, or of a part of its WAL.
+    /// The sums to explain, for the explanation's whole WAL or a part of it.
     pub cells: &'a [(Cell, Tally)],
     pub labels: &'a Labels<'a>,
     pub checkpoints: &'a [Checkpoint],
@@ -47,7 +47,7 @@ pub(super) struct Table {
     pub relations: Vec<Relation>,
 }
 
-/// One file of a relation: after a rewrite, the relation has another one.
+/// One file of a relation: after a rewrite, the relation has another file.
 pub(super) struct Relation {
     pub file: RelFileLocator,
     pub name: String,
@@ -61,20 +61,20 @@ pub(super) struct Relation {
     pub cells: Vec<usize>,
     pub evidence: Evidence,
     pub was_created: bool,
-    /// The commit record that dropped it.
+    /// LSN of the commit record that dropped the file.
     pub dropped_at: Option<Lsn>,
-    /// How it was written, as the new file of a relation that was written whole.
+    /// The rewrite that wrote this file as the new file of a relation.
     pub written_by: Option<Rewriting>,
-    /// Whether the relation was written whole into a new file when this one was dropped, or may have been:
-    /// its rows were kept.
+    /// Whether the relation's rows were, or may have been, rewritten into a new file when this file was
+    /// dropped.
     pub is_replaced: bool,
 }
 
-/// An index with all of its files: `REINDEX` and rewrites give it another one. A partitioned index has the
-/// files of all partitions.
+/// An index with all its files: `REINDEX` and rewrites create a new file. A partitioned index has the files
+/// of all partitions.
 pub(super) struct Index<'a> {
     pub name: &'a str,
-    /// The file that it had last.
+    /// The last file of the index.
     pub last: &'a Relation,
     pub files: Vec<&'a Relation>,
     /// Evidence of all of its files.
@@ -91,8 +91,8 @@ pub(super) struct Rewriting {
     pub is_concurrent: bool,
     /// Whether the relation was unlogged before, as `ALTER TABLE ... SET LOGGED` finds it.
     pub was_unlogged: bool,
-    /// Whether the rows that it writes are logged: with `wal_level=minimal`, a transaction logs none of those
-    /// in files that it creates itself, but images of their pages at its commit if they are few
+    /// Whether the rows that this rewrite writes are logged: with `wal_level=minimal`, a transaction logs no
+    /// rows in files that it creates itself, but at its commit images of the files' pages if these are few
     /// (`smgrDoPendingSyncs`).
     pub has_logged_rows: bool,
 }
@@ -101,7 +101,7 @@ pub(super) struct Rewriting {
 #[derive(Clone)]
 pub(super) struct SqlName {
     name: String,
-    /// Where statements have to run, in words, if the WAL has several databases.
+    /// A phrase for the database in which statements have to run, if the WAL has several databases.
     place: String,
 }
 
@@ -161,7 +161,7 @@ impl<'a> Facts<'a> {
         CheckpointSettings::from_settings(self.settings, self.explanation.version)
     }
 
-    /// Returns the end of initdb's part of the WAL, if the WAL starts with it.
+    /// Returns the end LSN of initdb's WAL, if the WAL starts with it.
     ///
     /// The first record of a cluster is the checkpoint of `BootStrapXLOG`, at the start of segment 1. Then
     /// the bootstrap process and the one that fills the catalogs end, each with a shutdown checkpoint.
@@ -293,8 +293,8 @@ impl<'a> Facts<'a> {
             let old_by_table = self.by_table(old.difference(&new).copied());
             for (table, new) in self.by_table(new.difference(&old).copied()) {
                 let heaps = || new.iter().filter(|file| !indexes.contains_key(file));
-                // An old file that has no name may be that of any table but a new one, whose OID is the
-                // number of its file.
+                // An old file that has no name may belong to any table, except to a new table, whose OID is
+                // the number of its file.
                 let unnamed =
                     || old_by_table.get(&None).filter(|_| heaps().any(|file| !self.is_first_file(*file)));
                 let Some(old) = old_by_table.get(&table).or_else(unnamed) else { continue };
@@ -349,7 +349,7 @@ impl<'a> Facts<'a> {
         tables
     }
 
-    /// Whether a relation was dropped with this file, and not given another one.
+    /// Whether a relation was dropped together with this file, and did not get a new file.
     pub fn is_gone(&self, relation: &Relation) -> bool {
         let is_replaced = relation.is_replaced || self.replaced.contains(&relation.file);
         relation.dropped_at.is_some() && !is_replaced
@@ -451,7 +451,8 @@ impl<'a> Facts<'a> {
         cells.map(|cell| self.tally(cell).buckets.get(bucket)).sum()
     }
 
-    /// A claim of shares of cells: of their bytes without images, and of images.
+    /// Returns a claim of a share of the cells' bytes without images (`plain`), and of a share of their
+    /// images.
     pub fn claim(&self, cells: impl Iterator<Item = usize>, plain: f64, images: f64) -> Claim {
         let mut claim = Claim::default();
         self.extend(&mut claim, cells, plain, images);
@@ -473,7 +474,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The same for bytes of images.
+    /// Adds bytes of images of a relation's records of some kinds, in the order of its cells.
     pub fn extend_images(&self, claim: &mut Claim, cells: impl Iterator<Item = usize>, bytes: u64) {
         let mut bytes = bytes;
         for cell in cells {
@@ -485,7 +486,7 @@ impl<'a> Facts<'a> {
 
     /// Adds commit records of transactions.
     pub fn extend_commits(&self, claim: &mut Claim, transactions: u64) {
-        /// Those with lists of files, messages or subtransactions are longer.
+        /// Commit records with lists of files, messages or subtransactions are longer.
         const MOST_BYTES: u64 = 48;
         let is_commit = |manager: u8, info: u8| manager == rmid::XACT && info & xact::OPMASK == xact::COMMIT;
         let cells = self.cells_without_relation(is_commit);
@@ -510,12 +511,12 @@ impl Table {
         self.relations.iter().filter(|one| !one.is_index && !one.is_toast())
     }
 
-    /// The files of its indexes, those of its TOAST table left out.
+    /// Returns the files of the table's indexes, without the indexes of its TOAST table.
     pub fn index_files(&self) -> impl Iterator<Item = &Relation> {
         self.relations.iter().filter(|one| one.is_index && one.part != Part::ToastIndex)
     }
 
-    /// The same by index.
+    /// Returns the files of the table's indexes, grouped by index.
     pub fn indexes(&self) -> Vec<Index<'_>> {
         let mut indexes: BTreeMap<&str, Index<'_>> = BTreeMap::new();
         for file in self.index_files() {
@@ -560,7 +561,7 @@ impl Table {
 }
 
 impl Index<'_> {
-    /// Its name in statements, or that of each of its parts.
+    /// Returns the table's name in statements, or the names of its parts.
     pub fn sql(&self) -> SqlName {
         match self.name == self.last.name {
             true => self.last.sql.clone(),

@@ -35,7 +35,8 @@ pub(super) fn is_droppable(facts: &Facts<'_>, index: &Index<'_>) -> bool {
         && facts.labels.is_required_index(owner) != Some(true)
 }
 
-/// An index that no query has used and no constraint needs. Its build is left out: that is over.
+/// An index that no query has used and no constraint needs. The finding leaves out the build of the index,
+/// which is over.
 pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
     for table in facts.user_tables() {
@@ -76,7 +77,8 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
     found
 }
 
-/// An index whose columns another index of the table starts with. Its build is left out: that is over.
+/// An index whose columns another index of the table starts with. The finding leaves out the build of the
+/// index, which is over.
 pub(super) fn redundant(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
     for table in facts.user_tables() {
@@ -108,7 +110,7 @@ pub(super) fn redundant(facts: &Facts<'_>) -> Vec<Candidate> {
     found
 }
 
-/// Claims the bytes that were written to a file of an index after its build.
+/// Adds to `claim` the bytes that were logged for a file of an index, except those that its build logged.
 fn claim_without_build(facts: &Facts<'_>, file: &Relation, claim: &mut Claim) {
     let (mut plain_of_build, mut images_of_build) = logged_build(facts, file);
     for cell in &file.cells {
@@ -247,7 +249,7 @@ pub(super) fn gin_entries(facts: &Facts<'_>) -> Vec<Candidate> {
 pub(super) fn hash_entries(facts: &Facts<'_>) -> Vec<Candidate> {
     let is_hash = |manager: u8, _: u8| manager == rmid::HASH;
     let found = |table: &Table, index: Index<'_>| {
-        // Its build logs the same records.
+        // The build of the index logs the same records.
         let cells =
             || index.files.iter().filter(|file| file.dropped_at.is_none() && !file.was_created).copied();
         let count = facts.records(facts.cells(cells(), is_hash));

@@ -4,7 +4,7 @@ use super::FindingKind;
 use crate::explanation::Explanation;
 use crate::tally::Tally;
 
-/// Bytes of cells, and bytes that are spread over cells.
+/// The bytes that a finding explains: bytes of cells, and bytes that are spread over cells.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Claim {
     /// Index of a cell, bytes without full-page images, bytes of images.
@@ -32,7 +32,7 @@ impl Claim {
         self.cells.push((cell, 0, bytes));
     }
 
-    /// Adds all of another claim.
+    /// Adds all bytes of another claim.
     pub fn merge(&mut self, other: Claim) {
         self.cells.extend(other.cells);
         self.spread += other.spread;
@@ -72,7 +72,7 @@ impl Ledger {
         Ledger { cells: cells.collect(), total: explanation.wal_bytes() * factor }
     }
 
-    /// How much of a claim is left.
+    /// Returns the bytes of a claim that no finding has taken yet.
     pub fn left(&self, claim: &Claim) -> u64 {
         let mut scratch: Vec<(usize, u64, u64)> = claim.cells.clone();
         scratch.sort_unstable();
@@ -92,7 +92,7 @@ impl Ledger {
         left.min(self.total)
     }
 
-    /// Removes the bytes of a claim, as far as they remain.
+    /// Removes the bytes of a claim that the ledger still has.
     pub fn take(&mut self, claim: &Claim) {
         self.total -= self.left(claim);
         for (cell, plain, images) in &claim.cells {

@@ -20,7 +20,7 @@ pub(super) fn rows(facts: &Facts<'_>) -> Vec<Candidate> {
         }
         let mut claim = Claim::default();
         facts.extend_plain(&mut claim, facts.cells(table.heaps(), is_lock), locks.bytes);
-        // An image of a page that nothing else changes is that of its locks.
+        // An image of a page that only row locks change is caused by the locks.
         let is_change = |manager: u8, info: u8| {
             is_insert(manager, info) || is_update(manager, info) || is_delete(manager, info)
         };

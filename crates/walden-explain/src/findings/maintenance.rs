@@ -124,7 +124,7 @@ pub(super) fn hint_bits(facts: &Facts<'_>) -> Vec<Candidate> {
                     " after many deletes or updates, and before queries scan these entries: it removes them, and the changes of the pages need \
                      fewer images if checkpoints are farther apart (max_wal_size, checkpoint_timeout)",
                 ),
-                // It also prunes the pages that queries prune when they find dead rows.
+                // Vacuum also prunes the pages that queries would prune when they find dead rows.
                 ..Candidate::new(claim, (0.0, 1.0 + pruned_by_reads(facts, table) as f64 / bytes as f64))
             });
         }
@@ -140,8 +140,8 @@ fn pruned_by_reads(facts: &Facts<'_>, table: &Table) -> u64 {
     if changes > prunes.count { 0 } else { prunes.bytes + prunes.image_bytes }
 }
 
-/// The cells of images that hints cause on the pages of a table's indexes (`_bt_killitems`), or on those of
-/// the table and its TOAST table.
+/// Returns the cells of images that hints cause on the pages of a table's indexes (`_bt_killitems`), or on
+/// the pages of the table and its TOAST table.
 fn hint_image_cells<'a>(
     facts: &'a Facts<'_>,
     table: &'a Table,
@@ -174,7 +174,7 @@ pub(super) fn pruning(facts: &Facts<'_>) -> Vec<Candidate> {
             false => "queries or vacuum prune",
         };
         let updates = facts.records(facts.cells(table.heaps(), is_update));
-        // In a narrow table, few pages need an image; but most images are those of checkpoints.
+        // In a narrow table, few pages need an image; but most images follow checkpoints.
         let changes = facts.cells(table.heaps(), is_update).chain(facts.cells(table.heaps(), is_prune));
         let images: u64 = changes.map(|cell| facts.tally(cell).buckets.images()).sum();
         let most = 0.9 + (images as f64 / claim.bytes().max(1) as f64).min(0.4);

@@ -3,8 +3,9 @@
 //! [`RULES`] has a row per rule, with its threshold; `docs/findings.md` has the cause, threshold and remedy
 //! of each for users, `research/findings.md` the evidence. There are two lists. *Causes* are parts of the
 //! workload that write WAL: an object, a pattern of statements. *Settings* are parts of the configuration
-//! that add WAL. Within each list no byte counts twice: rules claim bytes of cells in a ledger, the finding
-//! that would save most first, and each gets only bytes that no other finding has.
+//! that add WAL. Within each list no byte counts twice: each rule *claims* bytes of cells, the finding that
+//! would save most comes first, and a finding gets only those claimed bytes that no earlier finding has
+//! (`ledger.rs`).
 
 mod catalogs;
 pub(crate) mod causes;
@@ -45,13 +46,13 @@ pub enum FindingKind {
 /// A notable share of the WAL.
 #[derive(Clone, Debug, Serialize, PartialEq)]
 pub struct Finding {
-    /// Its list.
+    /// The list of the finding: causes or settings.
     pub kind: FindingKind,
     /// Name of its rule.
     pub rule: &'static str,
-    /// Bytes of WAL that it explains. No other finding of its list explains the same bytes.
+    /// Bytes of WAL that the finding explains. No other finding of the same list explains these bytes.
     pub bytes: u64,
-    /// Their share of the WAL, from 0 to 1.
+    /// `bytes` as a share of the WAL, from 0 to 1.
     pub share: f64,
     /// A sentence with the figures.
     pub text: String,
@@ -85,13 +86,13 @@ impl Finding {
 
 /// A rule that makes findings.
 pub struct Rule {
-    /// Its name.
+    /// Name of the rule.
     pub name: &'static str,
     /// The list of its findings.
     pub kind: FindingKind,
     /// The minimum share of the WAL, from 0 to 1.
     pub threshold: f64,
-    /// The subject of its findings, in words.
+    /// A phrase for the subject of the rule's findings.
     pub description: &'static str,
     find: fn(&Facts<'_>) -> Vec<Candidate>,
 }
@@ -102,7 +103,7 @@ struct Candidate {
     points_at: String,
     remedy: String,
     claim: Claim,
-    /// Bytes that the remedy would save of the claimed ones, and by how much that may be wrong.
+    /// Claimed bytes that the remedy would save, and the maximum error of this number in bytes.
     saves: Option<(u64, u64)>,
     try_settings: Vec<(&'static str, String)>,
 }
@@ -244,8 +245,8 @@ pub(crate) fn find(
     (causes, find_notable(&facts))
 }
 
-/// Returns the causes of the sums of a part of an explanation's WAL, the largest first. The evidence of all
-/// of the WAL divides the bytes of a cell.
+/// Returns the causes of a part of an explanation's WAL, the largest first. The evidence of the whole WAL
+/// divides the bytes of a cell among causes.
 pub(crate) fn causes_of(
     explanation: &Explanation,
     cells: &[(Cell, Tally)],
@@ -408,8 +409,8 @@ pub fn merge_lists(findings: &[Finding]) -> Vec<&Finding> {
     merged
 }
 
-/// Whether a setting comes before a cause. Compression treats a symptom, so that it saves more than the cause
-/// has bytes. A description of a table comes after a setting that explains half of its bytes.
+/// Whether a setting comes before a cause. Compression treats a symptom, and may save more bytes than the
+/// cause has. A description of a table comes after a setting that explains half of its bytes.
 fn precedes(setting: &Finding, cause: &Finding) -> bool {
     match (setting.rule, cause.rule) {
         (COMPRESSION, _) => setting.priority_bytes() > cause.bytes,

@@ -387,7 +387,7 @@ struct Build<'a> {
     of_table: String,
     /// Whether the index had another file before.
     is_rebuilt: bool,
-    /// How often it was built: for a partitioned index, that of each partition.
+    /// How often each index was built: by name, for a partitioned index the name of each partition.
     times: BTreeMap<&'a str, usize>,
     claim: Claim,
 }
@@ -439,7 +439,7 @@ impl Build<'_> {
 }
 
 /// Builds of indexes whose files were dropped again. `sizes`: the indexes that are left, with the bytes of a
-/// build. The name is that of one whose build, in `found`, the candidate includes.
+/// build. The name belongs to an index whose build, in `found`, the candidate includes.
 fn replaced_builds(
     facts: &Facts<'_>,
     builds: Vec<Claim>,
@@ -480,7 +480,7 @@ fn replaced_builds(
     Some((candidate, same.map(|same| same.points_at.clone())))
 }
 
-/// Whether a file is that of an index that was built.
+/// Whether a file belongs to an index that was built in the WAL.
 pub(super) fn is_built(facts: &Facts<'_>, one: &Relation) -> bool {
     let is_new = one.was_created && one.written_by.is_none() && !facts.is_copied(one);
     is_new && (one.is_index || is_index_by_its_images(facts, one))
@@ -494,8 +494,8 @@ fn images_of_build(facts: &Facts<'_>, index: &Relation) -> Claim {
     claim
 }
 
-/// Whether a new file without a name is that of an index, as images filled it and nothing else. A table has
-/// records of its rows, unless a rewrite wrote it or `CREATE DATABASE` copied it, catalogs and all.
+/// Whether a new file without a name belongs to an index, because only images filled it. A table has records
+/// of its rows, unless a rewrite wrote it or `CREATE DATABASE` copied it, catalogs and all.
 fn is_index_by_its_images(facts: &Facts<'_>, relation: &Relation) -> bool {
     let has_image = |cell| facts.kind(cell).is_some_and(|kind| kind.rmid() == rmid::XLOG);
     relation.part == Part::Relation && facts.main_fork(relation).all(has_image)

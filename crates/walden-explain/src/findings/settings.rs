@@ -97,8 +97,8 @@ pub(super) fn checkpoint_images(facts: &Facts<'_>) -> Vec<Candidate> {
     if requested == 0 {
         return Vec::new();
     }
-    // Without these checkpoints, pages that change in each cycle have one image instead of one per cycle.
-    // The cause of the first one is not known.
+    // Without these checkpoints, pages that change in each cycle have one image instead of one per cycle. The
+    // cause of the first checkpoint is not known.
     let first = with(Cause::First) * usize::from(volume + time == 0);
     let most = (requested + first) as f64 / (checkpoints().count() + 1) as f64;
     // Without settings, a checkpoint without the regularities of the other causes counts as requested. The
@@ -161,8 +161,8 @@ fn without(method: &str) -> &'static str {
 pub(super) fn logical_level(facts: &Facts<'_>) -> Vec<Candidate> {
     let updates: u64 = facts.user_tables().map(|table| table.evidence().whole_new_tuples).sum();
     let decoding = facts.explanation.decoding;
-    // Before 17, the log has the setting only where a server starts with another one than before. Since 19, a
-    // slot has the same effect under `replica`.
+    // Before 17, the WAL has the setting only where a server starts with a setting other than before. Since
+    // 19, a slot has the same effect under `replica`.
     let is_set = matches!(facts.explanation.logged_settings.wal_level, None | Some(WalLevel::Logical));
     if !is_set || updates == 0 || decoding.logical == 0 {
         return Vec::new();

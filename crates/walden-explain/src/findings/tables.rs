@@ -1,4 +1,4 @@
-//! The tables that write most, where no other rule has a cause for it.
+//! The tables with most WAL, if no other rule explains their WAL.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ struct Action {
     toast: u64,
     /// Portion of `bytes` for updates that are not HOT.
     missed_hot: u64,
-    /// Records of the table itself.
+    /// Number of records of the table itself.
     records: u64,
 }
 
@@ -100,7 +100,7 @@ fn candidate(facts: &Facts<'_>, group: Group<'_>) -> Candidate {
     let total = group.claim.bytes();
     let actions = group.by_bytes();
     let (activity, first) = actions.first().copied().unwrap_or((Activity::Other, Action::default()));
-    // One activity wrote most of it, or several did.
+    // One activity wrote most of the table's WAL, or several activities did.
     let mut text = if first.bytes * 5 >= total * 3 {
         let mut text = format!(
             "{} of the WAL: {}{}",

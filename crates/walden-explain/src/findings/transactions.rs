@@ -13,7 +13,7 @@ const MIN_TRANSACTIONS: u64 = 1000;
 const MIN_PREPARED: u64 = 100;
 /// Rows that a transaction changes, up to which it counts as tiny.
 const MAX_TINY_ROWS: f64 = 2.0;
-/// The same as records, its commit included, if it changes no rows of tables.
+/// Maximum number of records, including the commit, of a tiny transaction that changes no rows of tables.
 const MAX_TINY_RECORDS: f64 = 4.0;
 
 fn is_kind(manager: u8, info: u8, kind: u8) -> bool {
@@ -50,7 +50,7 @@ pub(super) fn tiny(facts: &Facts<'_>) -> Vec<Candidate> {
 }
 
 /// Subtransactions cost little by themselves: an entry in the commit record, and an `ASSIGNMENT` record per
-/// 64 of them; if rolled back, an abort record and the records they wrote.
+/// 64 subtransactions; if rolled back, an abort record and the records that they wrote.
 pub(super) fn savepoints(facts: &Facts<'_>) -> Vec<Candidate> {
     /// Bytes of a subtransaction's entry in the commit record.
     const ENTRY: u64 = 4;

@@ -33,7 +33,7 @@ struct Updates<'a> {
     all: u64,
     hot: u64,
     moved: u64,
-    /// Updates within the page that were not HOT: an indexed column changed.
+    /// Number of updates within the page that were not HOT: an indexed column changed.
     indexed: u64,
     /// Share of updates in the entries of an index that does not show for what its entries are.
     of_index_tuples: f64,
@@ -83,7 +83,8 @@ impl<'a> Updates<'a> {
         Some(Updates { table, evidence, all, hot, moved, indexed: other - moved, of_index_tuples })
     }
 
-    /// Whether one transaction did most of them, or several that changed many rows each.
+    /// Whether most updates come from one transaction, or from several transactions that each changed many
+    /// rows.
     fn are_bulk(&self) -> bool {
         let most = self.bulk_rows();
         most >= MIN_BULK && most * 2 >= self.all
@@ -104,8 +105,8 @@ impl<'a> Updates<'a> {
         facts.extend_images(claim, facts.cells(self.table.heaps(), is_lock), lock_images);
     }
 
-    /// The share of images of the table's pages that would be missing without a share of the updates: those
-    /// of pages that no other update changes until the next checkpoint.
+    /// Returns the share of images of the table's pages that the WAL would lack without a share of the
+    /// updates: the images of pages that no other update changes until the next checkpoint.
     fn share_of_images(&self, facts: &Facts<'_>, share: f64) -> f64 {
         let cells = facts.cells(self.table.heaps(), is_update);
         let images: u64 = cells.map(|cell| facts.tally(cell).images).sum();
@@ -142,7 +143,7 @@ impl<'a> Updates<'a> {
         (bytes / others.max(1)).saturating_sub(of_hot)
     }
 
-    /// Claims a share of what vacuum and pruning wrote for them.
+    /// Claims a share of the WAL that vacuum and pruning wrote for these updates.
     fn claim_vacuum(&self, facts: &Facts<'_>, claim: &mut Claim, share: f64) {
         facts.extend(claim, facts.cells(self.table.heaps(), is_heap_vacuum), share, share);
         facts.extend(claim, facts.cells(self.table.index_files(), is_index_vacuum), share, share);
@@ -173,7 +174,7 @@ pub(super) fn unchanged(facts: &Facts<'_>) -> Vec<Candidate> {
         // Twice the standard error of a share, if only some of the updates could be compared.
         let sampled = 1.0 - compared as f64 / updates.all as f64;
         let error = 2.0 * (share * (1.0 - share) / compared as f64).sqrt() * sampled;
-        // Those that can be compared are those with an image of their page: others need not be like them.
+        // Only updates with an image of their page can be compared; other updates may differ from these.
         let is_sample = compared * 2 < updates.all;
         let least = if is_sample { 0.0 } else { 1.0 - (error / share).min(0.5) - 0.05 };
         let of_all = match compared < updates.all {
@@ -346,7 +347,7 @@ pub(super) fn indexed_columns(facts: &Facts<'_>) -> Vec<Candidate> {
                     format!("for {index_name}, which was built within this WAL: {WITHOUT_COLUMN}")
                 }
                 is_required => {
-                    // Names of an earlier form do not say it.
+                    // Saved names of an earlier version do not contain this field.
                     let by = if is_required.is_none() { "no constraint and few queries need" } else { "few queries need" };
                     let sure = if is_sure { "" } else { " and its column is the one that changes" };
                     drop_statement(facts, index, &format!(", if {by} it{sure}, or {WITHOUT_COLUMN}"))
@@ -389,7 +390,7 @@ fn changed_index<'a, 'b>(
     indexes.iter().filter(is_candidate).min_by_key(order).map(|index| (index, false))
 }
 
-/// Updates that leave their page; without those in bulk.
+/// Returns updates that leave their page, without updates in bulk.
 fn leaving_updates<'a>(facts: &'a Facts<'_>) -> impl Iterator<Item = Updates<'a>> {
     let is_leaving = |updates: &Updates<'_>| {
         !updates.are_bulk() && updates.moved >= MIN_UPDATES && updates.moved * 5 >= updates.all

@@ -34,14 +34,14 @@ pub type Changes = Vec<(String, String)>;
 /// Bytes that a change of settings saves, with the error.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Saving {
-    /// Bytes.
+    /// Number of bytes that are saved.
     pub bytes: u64,
     /// Maximum error in either direction.
     pub error: u64,
 }
 
 /// Estimates the savings of all findings whose remedy is a setting, and ranks the findings by their savings.
-/// `settings` are those of the server, if known.
+/// `settings` are the server's settings, if known.
 ///
 /// Savings stay unknown if the WAL has gaps, several timelines or damage, or if images were not sampled.
 pub fn estimate(document: &mut Document, explanation: &Explanation, settings: Option<CheckpointSettings>) {
@@ -62,7 +62,7 @@ struct Estimator<'a> {
     /// Bytes of the WAL per byte of the sample.
     weight: f64,
     workload: Workload,
-    /// The trigger of the WAL's checkpoints; `None` if all of them were requested.
+    /// The trigger of the WAL's checkpoints; `None` if all checkpoints were requested.
     trigger: Option<Trigger>,
     /// `checkpoint_completion_target`, in thousandths.
     completion_target_milli: u64,
@@ -120,7 +120,7 @@ impl<'a> Estimator<'a> {
         Some(with_error(after - self.before, ratio_error + phase_error + self.self_check_error))
     }
 
-    /// Ratios of compressed images, and the error of the compressed sum in bytes.
+    /// Returns the compression ratios of images, and the error of the compressed total in bytes.
     fn ratios(&self) -> (ImageRatios, f64) {
         let mut classes = [(RatioSums::default(), 0.0); 3];
         let mut all = RatioSums::default();
@@ -223,7 +223,8 @@ fn weight_of(sample: &Sample, explanation: &Explanation) -> f64 {
 }
 
 /// The approximate redo pointer of a checkpoint that started after `last` and whose record is not in the WAL.
-/// Before version 17, only that record contains the pointer. But pages get a second image after it.
+/// Before version 17, only the checkpoint's record contains the pointer. But pages get a second image after
+/// the pointer.
 fn unfinished_redo(sample: &Sample, last: Lsn) -> Option<Lsn> {
     /// A few pages may have two images for other reasons, such as a truncation.
     const MIN_REPEATED: usize = 3;
@@ -281,7 +282,7 @@ fn change_of(finding: &Finding) -> Changes {
     finding.try_settings.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// The change of each finding, and that of all settings together.
+/// Returns the change of each finding, and the change of all settings together.
 pub fn distinct_changes(findings: &[Finding]) -> Vec<Changes> {
     let mut all: Vec<Changes> = Vec::new();
     let with_settings = || findings.iter().filter(|finding| !finding.try_settings.is_empty());
@@ -312,7 +313,7 @@ pub fn apply(document: &mut Document, savings: &[(Changes, Saving)], image_bytes
 }
 
 /// Settings affect the same images. The saving of the finding that comes first counts in full. Every other
-/// saving is capped at the joint saving minus that one.
+/// saving is capped at the joint saving minus the first saving.
 fn write_savings(findings: &mut [Finding], savings: &[(Changes, Saving)], image_bytes: u64) {
     let of = |change: &Changes| savings.iter().find(|(one, _)| one == change).map(|(_, saving)| *saving);
     let joint = savings.iter().map(|(_, saving)| saving.bytes).max().unwrap_or(0);

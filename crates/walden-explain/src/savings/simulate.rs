@@ -1,9 +1,9 @@
 //! Simulates less frequent checkpoints, with the touches of a sample of pages.
 //!
 //! A page has an image at its first change after a redo pointer. The WAL shows these first changes for its
-//! own redo pointers. If the simulated server keeps some of these pointers, a page keeps its first image
-//! after each of them, and saves the others. The simulation therefore rounds the start of each checkpoint to
-//! the nearest redo pointer of the WAL.
+//! own redo pointers. If the simulated server keeps some of these redo pointers, a page keeps its first image
+//! after each kept pointer, and saves its other images. The simulation therefore rounds the start of each
+//! checkpoint to the nearest redo pointer of the WAL.
 
 use rustc_hash::FxHashMap;
 use walden_format::lsn::{Lsn, SegmentSize};
@@ -23,7 +23,7 @@ pub(super) struct RedoPointer {
 /// The trigger of checkpoints.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trigger {
-    /// Segments from one redo pointer to the next.
+    /// Number of segments from one redo pointer to the next.
     pub segments: Option<u64>,
     /// `checkpoint_timeout`, in seconds.
     pub timeout: Option<i64>,
@@ -32,11 +32,11 @@ pub(super) struct Trigger {
 /// Compressed bytes per byte of images.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ImageRatios {
-    /// Images that their record kind always contains.
+    /// Compression ratio of images that their record kind always contains.
     pub forced: f64,
-    /// Images of pages that the WAL has not touched before.
+    /// Compression ratio of images of pages that the WAL has not touched before.
     pub first: f64,
-    /// Images of pages that it has touched: recent rows and keys compress less.
+    /// Compression ratio of images of pages that had an image before: recent rows and keys compress less.
     pub repeated: f64,
 }
 
@@ -94,8 +94,8 @@ impl Workload {
         Workload { begin, end, pointers, segment_size, cycles, pages, displaced: displaced * weight }
     }
 
-    /// Bytes saved if all redo pointers of the WAL are kept: those of compression, and of images that the
-    /// rule does not explain.
+    /// Returns the bytes saved if all redo pointers of the WAL are kept: by compression, and by images that
+    /// the rule does not explain.
     pub fn saved_with_all_pointers(&self, ratios: ImageRatios) -> f64 {
         Walk::new(self, ratios).run(|_| true)
     }
@@ -113,16 +113,16 @@ impl Workload {
         by_volume.max(by_time)
     }
 
-    /// Bytes that the WAL saves under another trigger. `phase`: length of the first interval as a share of
-    /// the others, from 0 to 1.
+    /// Bytes that the WAL saves under another trigger. `phase`: length of the first interval as a share of a
+    /// full interval, from 0 to 1.
     pub fn saved(&self, trigger: Trigger, ratios: ImageRatios, phase: f64) -> f64 {
         let mut due = Due::new(trigger, self.segment_size, &self.begin, phase);
         Walk::new(self, ratios).run(|boundary| due.decide(boundary))
     }
 }
 
-/// A redo pointer of the WAL, its position in the simulated WAL, and the next one's position if it is not
-/// kept.
+/// A redo pointer of the WAL, its position in the simulated WAL, and the next redo pointer's position if it
+/// is not kept.
 struct Boundary {
     pointer: RedoPointer,
     position: f64,
@@ -247,8 +247,8 @@ mod tests {
 
     const SIZE: SegmentSize = SegmentSize::DEFAULT;
 
-    /// Ten cycles of two segments and 30 seconds each: 100 pages of 8 kB are changed in each, 50 of them the
-    /// same in all.
+    /// Ten cycles of two segments and 30 seconds each: each cycle changes 100 pages of 8 kB, of which 50 are
+    /// the same in all cycles.
     fn workload() -> Workload {
         let at = |segment: u64| Lsn(segment * SIZE.bytes());
         let pointer =

@@ -68,7 +68,7 @@ pub struct Writers {
 pub struct Counts {
     /// Number of files of the server's log.
     pub files: u64,
-    /// Number of entries in them.
+    /// Number of entries in the files.
     pub entries: u64,
     /// Number of entries with a statement.
     pub statements: u64,
@@ -84,9 +84,10 @@ pub struct Counts {
 pub struct AutomaticVacuums {
     /// Number of vacuums.
     pub count: u64,
-    /// Records that they wrote; 0 if the server's log does not contain the number (before 13).
+    /// Number of records that these vacuums wrote; 0 if the server's log does not contain the number (before
+    /// 13).
     pub wal_records: u64,
-    /// Bytes of WAL that they wrote; 0 if the server's log does not contain the number (before 13).
+    /// Bytes of WAL that these vacuums wrote; 0 if the server's log does not contain the number (before 13).
     pub wal_bytes: u64,
 }
 
@@ -108,7 +109,8 @@ struct Session {
     is_in_block: bool,
     /// Statements of the current transaction, without immediate repetitions.
     statements: Vec<u32>,
-    /// Whether one of them was logged without a transaction ID, and no later one with it.
+    /// Whether a statement was logged without a transaction ID, and no later statement was logged with the
+    /// ID.
     is_pending: bool,
 }
 
@@ -142,7 +144,7 @@ const MAX_SESSIONS: usize = 100_000;
 const MAX_TEXTS: usize = 200_000;
 
 impl Writers {
-    /// Counts a new file of the server's log. Sessions may continue in it.
+    /// Counts a new file of the server's log. Sessions may continue in the new file.
     pub fn begin_file(&mut self) {
         self.counts.files += 1;
     }
@@ -202,7 +204,7 @@ impl Writers {
         self.counts.statements += 1;
         let kind = statement::kind(normal);
         if !has_virtual_xid(entry) && entry.xid == 0 && !session.is_in_block {
-            // A statement outside a block, or the first one of a transaction.
+            // A statement outside a transaction block, or the first statement of a transaction.
             self.end_transaction(session);
         }
         match kind {
@@ -339,8 +341,8 @@ impl Writers {
         self.fields
     }
 
-    /// Vacuums of a table, `DATABASE.SCHEMA.TABLE`: automatic ones, and the number of statements that name
-    /// it. `None` if the server's log contains neither.
+    /// Returns the automatic vacuums of a table, `DATABASE.SCHEMA.TABLE`, and the number of `VACUUM`
+    /// statements that name the table. `None` if the server's log contains neither.
     pub fn vacuums_of(&self, table: &str) -> Option<(AutomaticVacuums, u64)> {
         let automatic = self.vacuums.get(table).copied();
         let name = table.rsplit('.').next().unwrap_or(table);

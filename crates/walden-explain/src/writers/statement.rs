@@ -66,7 +66,7 @@ pub(super) fn extract(entry: &Entry) -> Option<&str> {
     Some(entry.statement.as_str()).filter(|text| !text.is_empty())
 }
 
-/// The query's text in an auto_explain entry: the lines before the first one with costs.
+/// Returns the query's text in an auto_explain entry: the lines before the first line with costs.
 fn until_plan(text: &str) -> &str {
     let mut at = 0;
     for line in text.split_inclusive('\n') {
@@ -115,8 +115,8 @@ struct Writer {
     last: Last,
     /// A minus sign that may belong to a constant.
     minus: bool,
-    /// Inside a list of constants only: the end of the first one in `text`, the number of constants, and the
-    /// parameters before.
+    /// Only inside a list of constants: the end of the first constant in `text`, the number of constants, and
+    /// the number of parameters before the list.
     list: Option<List>,
 }
 
@@ -205,7 +205,7 @@ impl Writer {
         };
     }
 
-    /// Shortens a list of several constants to its first one.
+    /// Shortens a list of several constants to its first constant.
     fn close_list(&mut self) {
         if let Some(list) = self.list.take().filter(|list| list.constants > 1 && list.first_end > list.start)
         {

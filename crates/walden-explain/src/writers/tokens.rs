@@ -34,7 +34,7 @@ const OPERATOR: &[u8] = b"~!@#^&|`?+-*/%<>=";
 /// token.
 const BEFORE_SIGN: &[u8] = b"~!@#^&|`?%";
 
-/// Returns the tokens of a statement. They end before an unterminated string or comment.
+/// Returns the tokens of a statement. The tokens end before an unterminated string or comment.
 pub(super) fn tokens(text: &str) -> Tokens<'_> {
     Tokens { rest: text }
 }

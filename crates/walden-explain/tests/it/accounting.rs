@@ -193,8 +193,8 @@ fn fill_page(log: &mut Log) -> Lsn {
     page
 }
 
-/// The same for ranges that meet outside of records: at or in the header of a page or segment, and in the
-/// padding after a switch.
+/// The sums of ranges that meet outside of records add up too: at or in the header of a page or segment, and
+/// in the padding after a switch.
 #[test]
 fn ranges_that_meet_between_records_add_up() {
     let mut log = Log::new();

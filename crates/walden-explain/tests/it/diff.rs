@@ -43,7 +43,7 @@ fn range(databases: &[u32]) -> Explanation {
     range_of(databases, 100)
 }
 
-/// The same with rows of the given number of bytes.
+/// A range of rows with the given number of bytes.
 fn range_of(databases: &[u32], bytes: u8) -> Explanation {
     let mut log = Log::new();
     for xid in 1000..1100 {
@@ -125,8 +125,8 @@ fn a_range_without_log_is_noted() {
         let diff = compare(a, b);
         diff.notes.into_iter().filter(|note| note.contains("has no WAL")).collect::<Vec<_>>()
     };
-    assert_eq!(notes(&none, &some), ["A has no WAL: the WAL that was read is outside its range"]);
-    assert_eq!(notes(&some, &none), ["B has no WAL: the WAL that was read is outside its range"]);
+    assert_eq!(notes(&none, &some), ["range A has no WAL: the WAL that was read is outside this range"]);
+    assert_eq!(notes(&some, &none), ["range B has no WAL: the WAL that was read is outside this range"]);
     assert!(notes(&some, &some).is_empty());
 }
 

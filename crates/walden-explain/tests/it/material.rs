@@ -194,7 +194,7 @@ impl Log {
         self.image((rmid::HEAP, heap::INSERT), xid, relation, Fork::MAIN, bytes)
     }
 
-    /// The same with an image that pglz compressed to the given number of bytes; since 15.
+    /// Writes an insert with an image that pglz compressed to the given number of bytes; since 15.
     pub fn insert_with_compressed_image(&mut self, xid: u32, relation: u32, bytes: usize) -> Lsn {
         /// `BKPBLOCK_HAS_IMAGE`; `BKPIMAGE_APPLY` and `BKPIMAGE_COMPRESS_PGLZ`.
         const HAS_IMAGE: u8 = 0x10;
@@ -243,7 +243,7 @@ impl Log {
         self.end_at(xid, is_commit, seconds * 1_000_000, subxids);
     }
 
-    /// The same with the time in microseconds.
+    /// Writes the end of a transaction, with the time in microseconds.
     pub fn end_at(&mut self, xid: u32, is_commit: bool, micros: i64, subxids: &[u32]) {
         let mut data = micros.to_le_bytes().to_vec();
         let mut info = if is_commit { xact::COMMIT } else { xact::ABORT };

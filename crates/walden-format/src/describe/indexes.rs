@@ -343,7 +343,8 @@ fn brin(record: &Record<'_>, out: &mut String) -> Option<()> {
     Some(())
 }
 
-/// The fragments in the main data. Those of generic records are in the blocks' data, so most have none.
+/// Describes the fragments in the main data. Most generic records have none there: their fragments are in the
+/// data of the blocks.
 fn generic(record: &Record<'_>, out: &mut String) -> Option<()> {
     let mut data = Reader::new(record.main_data());
     while data.left() > 0 {

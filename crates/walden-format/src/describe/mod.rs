@@ -1,8 +1,8 @@
 //! Descriptions of records as `pg_waldump` of the same version prints them, and the function
 //! `pg_get_wal_records_info` of `pg_walinspect`.
 //!
-//! The texts are those of `src/backend/access/rmgrdesc`, versions 14 to 19. Times are in UTC, and bytes of
-//! names that are not UTF-8 become replacement characters.
+//! The texts are the same as from `src/backend/access/rmgrdesc`, versions 14 to 19. Times are in UTC, and
+//! bytes of names that are not UTF-8 become replacement characters.
 
 mod indexes;
 mod system;
@@ -51,7 +51,7 @@ pub fn describe(record: &Record<'_>) -> Option<String> {
     Some(text)
 }
 
-/// Appends formatted text; a `String` accepts all of it.
+/// Appends formatted text to a `String`, which never fails.
 macro_rules! put {
     ($text:expr, $($arguments:tt)*) => {{
         let _ = std::fmt::Write::write_fmt($text, format_args!($($arguments)*));

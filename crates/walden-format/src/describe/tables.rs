@@ -13,7 +13,7 @@ use crate::rmgr::info::heap2::INIT_PAGE;
 use crate::version::Major;
 
 pub(super) fn describe(record: &Record<'_>, payload: &Payload<'_>, out: &mut String) -> Option<()> {
-    // 16 renamed the fields, and separates all of them by commas.
+    // PostgreSQL 16 renamed the fields, and separates all fields by commas.
     let is_new = record.version >= Major::V16;
     match *payload {
         Payload::Opaque => return None,

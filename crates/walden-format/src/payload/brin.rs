@@ -1,7 +1,7 @@
 //! Changes of BRIN indexes: the resource manager BRIN.
 //!
-//! Structures: `access/brin_xlog.h`. They are not variants of [`super::Payload`] yet; replay reads them from
-//! here.
+//! Structures: `access/brin_xlog.h`. [`super::Payload`] has no variants for these structures; replay reads
+//! them with this module.
 
 use super::layout::layout;
 
@@ -29,7 +29,7 @@ layout! {
 
 layout! {
     /// `xl_brin_update`: the main data of `UPDATE`, whose tuple moves to another page. Its other fields are
-    /// those of [`XlBrinInsert`].
+    /// the fields of [`XlBrinInsert`].
     XlBrinUpdate[14] {
         /// The line pointer that the tuple had on its old page.
         0 old_offset: u16,

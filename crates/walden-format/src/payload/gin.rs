@@ -1,14 +1,15 @@
 //! Changes of GIN indexes: the resource manager Gin.
 //!
-//! Structures: `access/ginxlog.h`. They are not variants of [`super::Payload`] yet; replay and compression
-//! read them from here.
+//! Structures: `access/ginxlog.h`. [`super::Payload`] has no variants for these structures; replay and
+//! compression read them with this module.
 
 use super::layout::{BlockId, layout};
 use super::listing::flags;
 
 /// Size of `GinMetaPageData` in bytes.
 pub const META_DATA: usize = 56;
-/// Size of a downlink of a posting tree (`PostingItem`) in bytes: a child's block and the greatest TID in it.
+/// Size of a downlink of a posting tree (`PostingItem`) in bytes: a child's block number and the greatest TID
+/// in the child.
 pub const POSTING_ITEM: usize = 10;
 
 flags! {
@@ -24,7 +25,7 @@ flags! {
 }
 
 layout! {
-    /// `ginxlogInsert`: the main data of `INSERT` starts with it. Unless the page is a leaf, [`GinChildren`]
+    /// `ginxlogInsert`: the start of the main data of `INSERT`. Unless the page is a leaf, [`GinChildren`]
     /// follow.
     XlGinInsert[2] {
         /// The type of the page.
@@ -33,7 +34,7 @@ layout! {
 }
 
 impl XlGinInsert {
-    /// Reads the structure and the children after it; `None` if the data ends within them.
+    /// Reads the structure and the children after it; `None` if the data ends within either.
     #[inline]
     pub fn read_with_children(main_data: &[u8]) -> Option<(XlGinInsert, Option<GinChildren>)> {
         let (insert, rest) = XlGinInsert::split(main_data)?;
@@ -106,13 +107,13 @@ layout! {
 pub enum SegmentAction {
     /// No change; not used in records.
     Unmodified = 0,
-    /// Removes the segment.
+    /// Removes this segment.
     Delete = 1,
-    /// Inserts the segment that follows before this one.
+    /// Inserts a new segment, whose bytes follow, before this segment.
     Insert = 2,
-    /// Replaces the segment with the one that follows.
+    /// Replaces this segment with a new segment, whose bytes follow.
     Replace = 3,
-    /// Adds the TIDs that follow, after [`GinAddedItems`].
+    /// Adds TIDs, which follow after [`GinAddedItems`], to this segment.
     AddItems = 4,
 }
 
@@ -162,9 +163,9 @@ layout! {
         16 metadata: [u8; META_DATA],
         /// The previous last page of the pending list, or `u32::MAX`.
         72 previous_tail: u32,
-        /// The page that now follows it.
+        /// The page that now follows the previous last page.
         76 new_right_link: u32,
-        /// The number of tuples added to the list's last page; never negative.
+        /// The number of tuples added to the last page of the pending list; never negative.
         80 tuples: i32,
     }
 }

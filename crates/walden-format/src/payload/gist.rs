@@ -1,7 +1,7 @@
 //! Changes of GiST indexes: the resource manager Gist.
 //!
-//! Structures: `access/gistxlog.h`. They are not variants of [`super::Payload`] yet; replay reads them from
-//! here.
+//! Structures: `access/gistxlog.h`. [`super::Payload`] has no variants for these structures; replay reads
+//! them with this module.
 
 use super::layout::layout;
 
@@ -17,7 +17,7 @@ layout! {
 }
 
 layout! {
-    /// `gistxlogDelete`: the main data of `DELETE` starts with it. Since 16 two more bytes follow, then the
+    /// `gistxlogDelete`: the start of the main data of `DELETE`. Since 16 two more bytes follow, then the
     /// line pointers of the removed tuples.
     XlGistDelete[6] {
         /// Standbys cancel queries that need tuples removed by this or an earlier transaction.
@@ -38,7 +38,7 @@ layout! {
         16 is_leaf: bool,
         /// The number of pages after the split.
         18 pages: u16,
-        /// Whether all pages except the last one are marked as lacking a downlink for their right sibling
+        /// Whether all pages except the last page are marked as lacking a downlink for their right sibling
         /// (`F_FOLLOW_RIGHT`).
         20 marks_follow_right: bool,
     }

@@ -1,7 +1,7 @@
 //! Changes of hash indexes: the resource manager Hash, since 10.
 //!
-//! Structures: `access/hash_xlog.h`. They are not variants of [`super::Payload`] yet; replay reads them from
-//! here.
+//! Structures: `access/hash_xlog.h`. [`super::Payload`] has no variants for these structures; replay reads
+//! them with this module.
 
 use super::layout::layout;
 use super::listing::flags;
@@ -162,7 +162,7 @@ layout! {
 }
 
 layout! {
-    /// `xl_hash_vacuum_one_page`: the main data of `VACUUM_ONE_PAGE` starts with it. Since 16 two more bytes
+    /// `xl_hash_vacuum_one_page`: the start of the main data of `VACUUM_ONE_PAGE`. Since 16 two more bytes
     /// follow, then the line pointers of the removed tuples.
     XlHashVacuumOnePage[6] {
         /// Standbys cancel queries that need tuples removed by this or an earlier transaction.

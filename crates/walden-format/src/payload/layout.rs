@@ -208,8 +208,8 @@ mod tests {
     };
     use crate::payload::{brin, btree, generic, gin, gist, hash, heap, seq, spgist};
 
-    /// Any bytes that are read and written read back as the same; everything except padding and booleans is
-    /// preserved.
+    /// Reading, writing and reading again yields the same structure; writing preserves all bytes except
+    /// padding and booleans.
     fn check<T: Structure>(bytes: &[u8]) {
         let written = T::read_whole(bytes).unwrap().written();
         assert_eq!(written.len(), T::WIDTH);

@@ -1,13 +1,13 @@
 //! The fields of records: their main data, and their blocks' data if it has fields of its own.
 //!
 //! [`parse`] reads the kinds of [`crate::rmgr`] that have a row in the table of `decoders`. The structures
-//! are those of PostgreSQL's headers; where a field changed between versions, the decoder checks the version
+//! correspond to PostgreSQL's headers; where a field changed between versions, the decoder checks the version
 //! as it reads the field. Nothing is copied: lists are read from the record's bytes during iteration.
 //!
 //! A block with an image omits its data, so the fields that come from the data are then absent.
 //!
 //! The structures whose names start with `Xl`, such as [`heap::XlHeapUpdate`], are only the fixed part of a
-//! kind's main data. They can be read in a few instructions, and written as well.
+//! kind's main data. These structures can be read in a few instructions, and can also be written.
 
 use std::fmt;
 
@@ -139,7 +139,7 @@ pub enum Payload<'a> {
 
 /// Decodes the fields of a record.
 ///
-/// Bytes that the kind's structure does not account for are an error, as are missing ones.
+/// Bytes after the kind's structure are an error, as are missing bytes.
 pub fn parse<'a>(record: &Record<'a>) -> Result<Payload<'a>, PayloadError> {
     let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
     let Some(decode) = decoders::decoder(kind, record.version) else {
@@ -178,8 +178,7 @@ pub enum PayloadFault {
     Trailing { bytes: u64 },
     /// An invalid value: a negative count, unknown flags.
     Value(u64),
-    /// The record is so long that the stream did not hold all of it, and the field is in the part that was
-    /// not held.
+    /// The stream kept only the first bytes of this long record in memory, and the field is after them.
     NotHeld,
 }
 

@@ -10,7 +10,7 @@ use crate::record::Record;
 /// `SET`: the replay progress of a replication origin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OriginSet {
-    /// The position in the origin's WAL.
+    /// The LSN in the origin's WAL up to which changes were replayed.
     pub remote_lsn: Lsn,
     /// The origin.
     pub origin: u16,
@@ -55,7 +55,7 @@ pub struct LogicalMessage<'a> {
     pub prefix: Text<'a>,
     /// Bytes of the message.
     pub len: u64,
-    /// The message, or the part of it that is held.
+    /// The message, or the first part of a message that is too long to be kept in memory.
     pub message: &'a [u8],
 }
 

@@ -8,7 +8,7 @@ use super::{Fields, Payload, PayloadError};
 use crate::record::{Record, RelFileLocator};
 
 layout! {
-    /// `xl_seq_rec`: the main data of `LOG` starts with it. The sequence's only tuple follows, with its whole
+    /// `xl_seq_rec`: the start of the main data of `LOG`. The sequence's only tuple follows, with its whole
     /// tuple header.
     XlSeqRec[12] {
         /// The sequence.
@@ -21,7 +21,7 @@ layout! {
 pub struct SequenceLog<'a> {
     /// The sequence.
     pub relation: RelFileLocator,
-    /// Its only tuple, with its whole tuple header.
+    /// The sequence's only tuple, with its whole tuple header.
     pub tuple: &'a [u8],
 }
 

@@ -21,7 +21,7 @@ pub(crate) fn zero_page<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'
 
 listing!(ZeroPage: |it, list| list.field("page", it.page));
 
-/// CLOG's `TRUNCATE`: pages before this one were removed.
+/// CLOG's `TRUNCATE`: all pages before [`Self::page`] were removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CommitLogTruncate {
     /// The first page that remains.
@@ -47,7 +47,7 @@ listing!(CommitLogTruncate: |it, list| list
     .some("oldest xid", it.oldest_xid)
     .some("in db", it.oldest_xid_database));
 
-/// CommitTs's `TRUNCATE`: pages before this one were removed.
+/// CommitTs's `TRUNCATE`: all pages before [`Self::page`] were removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CommitTsTruncate {
     /// The first page that remains.
@@ -73,7 +73,7 @@ pub struct CommitTsSet<'a> {
     pub origin: u16,
     /// The transaction.
     pub xid: u32,
-    /// Its subtransactions, which have the same timestamp.
+    /// The transaction's subtransactions, which have the same timestamp.
     pub subxacts: Items<'a, u32>,
 }
 

@@ -1,7 +1,7 @@
 //! Changes of SP-GiST indexes: the resource manager SPGist.
 //!
-//! Structures: `access/spgxlog.h`. They are not variants of [`super::Payload`] yet; replay reads them from
-//! here. Lists of line pointers and tuples follow the structures; all of them are main data.
+//! Structures: `access/spgxlog.h`. [`super::Payload`] has no variants for these structures; replay reads them
+//! with this module. Lists of line pointers and tuples follow the structures in the main data.
 
 use super::layout::layout;
 use crate::rmgr::info::RMGR_MASK;
@@ -36,8 +36,8 @@ layout! {
 }
 
 layout! {
-    /// `spgxlogMoveLeafs`: `MOVE_LEAFS`. An [`XlSpgistState`], the removed line pointers, the new ones and
-    /// the tuples follow.
+    /// `spgxlogMoveLeafs`: `MOVE_LEAFS`. An [`XlSpgistState`], the removed line pointers, the new line
+    /// pointers and the tuples follow.
     XlSpgistMoveLeafs[12] {
         /// The number of moved tuples.
         0 moves: u16,
@@ -87,8 +87,8 @@ layout! {
 }
 
 layout! {
-    /// `spgxlogPickSplit`: `PICKSPLIT`. An [`XlSpgistState`] follows, the removed line pointers, the new
-    /// ones, for each of those a byte that selects its page, the inner tuple and the leaf tuples.
+    /// `spgxlogPickSplit`: `PICKSPLIT`. An [`XlSpgistState`] follows, then the removed line pointers, the new
+    /// line pointers, a byte per new line pointer that selects its page, the inner tuple and the leaf tuples.
     XlSpgistPickSplit[20] {
         /// Whether the page that was split is the root.
         0 is_root_split: bool,

@@ -55,15 +55,15 @@ listing!(StandbyLock<'_>: |it, list| list.field("locks", it.locks));
 pub struct RunningXacts<'a> {
     /// `subxid_overflow`: whether some subtransactions are missing from `subxids`.
     pub subxid_overflow: bool,
-    /// `nextXid`: the next transaction id to be assigned.
+    /// `nextXid`: the next transaction ID to be assigned.
     pub next_xid: u32,
     /// `oldestRunningXid`: the oldest running transaction, not the oldest xmin.
     pub oldest_running_xid: u32,
     /// `latestCompletedXid`: the newest transaction that has ended.
     pub latest_completed_xid: u32,
-    /// `xids`: ids of running top-level transactions.
+    /// `xids`: IDs of running top-level transactions.
     pub xids: Items<'a, u32>,
-    /// Ids of running subtransactions, which follow the top-level ones in `xids`.
+    /// IDs of running subtransactions, which follow the top-level transactions of `xids` in the record.
     pub subxids: Items<'a, u32>,
 }
 

@@ -569,7 +569,7 @@ proptest! {
             Err(error) => error.to_string().len(),
         };
         with_payload(version, (rmid, info), &blocks, &main, use_payload);
-        // The same record, with its end not held.
+        // The same record, without its last bytes in memory.
         let (bytes, header) = bytes_of(rmid, info, &blocks, &main);
         let held = &bytes[..bytes.len() - held.min(main.len())];
         let mut space = Vec::new();

@@ -80,7 +80,8 @@ pub struct TransactionEnd<'a> {
     pub dropped_stats: Items<'a, DroppedStats>,
     /// Messages for the caches of other sessions; commits only.
     pub invalidations: Items<'a, InvalidationMessage>,
-    /// The prepared transaction's xid; the record's xid is that of the transaction that commits or aborts it.
+    /// The prepared transaction's xid; the record itself has the xid of the transaction that commits or
+    /// aborts it.
     pub twophase_xid: Option<u32>,
     /// The prepared transaction's identifier (`twophase_gid`); since 11, if logical decoding needs it.
     pub gid: Option<Text<'a>>,
@@ -91,7 +92,7 @@ pub struct TransactionEnd<'a> {
 /// The replication origin of a transaction that replays another cluster's changes (`xl_xact_origin`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Origin {
-    /// The LSN of its commit in the origin's WAL.
+    /// The LSN of the transaction's commit in the origin's WAL.
     pub lsn: Lsn,
     /// `origin_timestamp`: commit time at the origin.
     pub time: Timestamp,
@@ -104,7 +105,7 @@ pub struct DroppedStats {
     pub kind: i32,
     /// OID of its database.
     pub database: u32,
-    /// Its OID; 64 bits wide since 18.
+    /// OID of the object; 64 bits wide since 18.
     pub object: u64,
 }
 
@@ -353,12 +354,12 @@ listing!(Prepare<'_>: |it, list| list
     .count("invalidations", it.invalidations as usize)
     .field("state", format_args!("{} bytes", it.state.len())));
 
-/// `ASSIGNMENT`: these subtransactions belong to this transaction.
+/// `ASSIGNMENT`: assigns subtransactions to their top-level transaction.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Assignment<'a> {
     /// The toplevel transaction.
     pub top_xid: u32,
-    /// Its subtransactions.
+    /// Subtransactions of `top_xid`.
     pub subxacts: Items<'a, u32>,
 }
 

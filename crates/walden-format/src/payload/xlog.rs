@@ -137,7 +137,7 @@ pub(crate) fn checkpoint_redo<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Pa
 
 listing!(CheckpointRedo: |it, list| list.field("wal_level", it.wal_level));
 
-/// `NEXTOID`: OIDs below this one may be in use.
+/// `NEXTOID`: OIDs below [`Self::oid`] may be in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NextOid {
     /// `nextOid`: the first OID that is not yet reserved.

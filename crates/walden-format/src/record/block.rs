@@ -110,7 +110,7 @@ pub struct BlockRef {
     /// The flags of the reference's header, see [`block_flags`]; the other fields contain them in decoded
     /// form.
     pub flags: u8,
-    /// Redo initializes the page and does not read the old one.
+    /// Redo initializes the page and does not read its old content.
     pub will_init: bool,
     /// Bytes of this reference's header, excluding the image's header.
     pub header_len: u8,
@@ -129,7 +129,7 @@ pub struct BlockRef {
 pub struct BlockHeader {
     /// The block's number in this reference's record: 0 to 32.
     pub id: u8,
-    /// The fork and the flags, see [`block_flags`]. They decide which of the other fields are written.
+    /// The fork and the flags, see [`block_flags`]. The flags decide which of the other fields are written.
     pub flags: u8,
     /// Bytes of data that belong to this block.
     pub data_len: u16,
@@ -176,8 +176,8 @@ impl BlockHeader {
     }
 }
 
-/// Reads the header of block `id`, after the id. `previous_relation` is the preceding block's relation and
-/// becomes this one's.
+/// Reads the header of block `id`, after the id. `previous_relation` is the preceding block's relation, and
+/// becomes this block's relation.
 #[inline(always)]
 pub(super) fn decode_block(
     reader: &mut Reader<'_>,

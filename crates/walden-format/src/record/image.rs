@@ -47,8 +47,8 @@ const COMPRESS_ZSTD: u8 = 0x10;
 const COMPRESSED: u8 = COMPRESS_PGLZ | COMPRESS_LZ4 | COMPRESS_ZSTD;
 
 impl ImageInfo {
-    /// Returns the flags that `version` writes for such an image; `None` if it does not support the
-    /// compression method.
+    /// Returns the flags that `version` writes for an image with these properties; `None` if `version` does
+    /// not support the compression method.
     pub fn new(
         has_hole: bool,
         is_applied: bool,

@@ -80,7 +80,7 @@ pub struct RecordHeader {
     pub total_len: u32,
     /// The transaction that wrote it, or 0.
     pub xid: u32,
-    /// The LSN of the preceding record.
+    /// The start LSN of the preceding record.
     pub prev: Lsn,
     /// Upper 4 bits: the kind within the resource manager; lower 4 bits: flags such as
     /// `XLR_SPECIAL_REL_UPDATE`.
@@ -130,17 +130,17 @@ impl RecordHeader {
 /// A decoded record, which borrows its bytes from the pages it was read from.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// The LSN of its first byte.
+    /// The LSN of the record's first byte.
     pub lsn: Lsn,
     /// The LSN at which the next record can start (`EndRecPtr`), which becomes the LSN of each page that this
     /// record changes. (After a switch record, which changes no page, PostgreSQL uses the end of the segment
     /// instead.)
     pub end: Lsn,
-    /// The major version that wrote it.
+    /// The major version that wrote the record.
     pub version: Major,
     /// The record's own header.
     pub header: RecordHeader,
-    /// The blocks that it refers to, by ascending id.
+    /// The blocks that the record refers to, by ascending id.
     pub blocks: &'a [BlockRef],
     /// The replication origin, if one was set.
     pub origin: Option<u16>,
@@ -162,7 +162,8 @@ impl<'a> Record<'a> {
         self.bytes
     }
 
-    /// The main data, or the part of it that is held.
+    /// Returns the main data, without bytes that the stream did not keep in memory
+    /// ([`crate::stream::MAX_HELD_BYTES`]).
     #[inline]
     pub fn main_data(&self) -> &'a [u8] {
         let start = (self.header.total_len - self.main_len) as usize;
@@ -231,7 +232,7 @@ pub enum RecordError {
     Length {
         /// Bytes of the record after the headers.
         available: u32,
-        /// The total length that the headers claim.
+        /// The sum of the lengths in the headers, in bytes.
         claimed: u64,
     },
 }
@@ -262,10 +263,10 @@ impl std::error::Error for RecordError {}
 
 /// Decodes a record whose own header was read and checked.
 ///
-/// `bytes` is the record including its own header: all of it, or at least all its headers. `(lsn, end)` are
-/// copied into the record. `page_bytes` is the size of a data page (`BLCKSZ`). `blocks` is emptied and
-/// filled, so that no record allocates once it has grown. `DecodeXLogRecord` in `xlogreader.c` defines
-/// validity.
+/// `bytes` is the record including its own header: the whole record, or at least all its headers. `(lsn,
+/// end)` are copied into the record. `page_bytes` is the size of a data page (`BLCKSZ`). `blocks` is emptied
+/// and filled again; reuse the vector, so that most records allocate no memory. `DecodeXLogRecord` in
+/// `xlogreader.c` defines validity.
 ///
 /// # Errors
 /// The headers within the record contradict each other or its length.
@@ -297,7 +298,7 @@ pub fn decode<'a>(
     })
 }
 
-/// The headers within a record other than those of its blocks.
+/// The headers within a record, except for its blocks' headers.
 struct Headers {
     origin: Option<u16>,
     toplevel_xid: Option<u32>,

@@ -16,7 +16,7 @@ pub(crate) use kinds::KINDS;
 
 /// A kind of record: a resource manager's number and the bits of the info byte that distinguish its records.
 ///
-/// It is a number below [`Kind::COUNT`], so it can be used as an index.
+/// The number is below [`Kind::COUNT`], so it can be used as an index.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Kind(u16);
 
@@ -190,11 +190,11 @@ pub enum ImageClass {
 /// The images of a kind that do not result from the first ordinary change after a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Images {
-    /// No images: all of them are [`ImageClass::Checkpoint`].
+    /// None: all images are [`ImageClass::Checkpoint`].
     Ordinary,
     /// The images of the blocks whose ids are set bits are [`ImageClass::Forced`].
     Forced(u64),
-    /// All of them are [`ImageClass::Hint`].
+    /// All images are [`ImageClass::Hint`].
     Hint,
 }
 

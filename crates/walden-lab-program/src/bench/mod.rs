@@ -239,7 +239,7 @@ fn time_recovery(material: &Material, in_pg_wal: &[String], restore_command: &st
     recover(material, in_pg_wal, restore_command).map(|redo| redo.elapsed)
 }
 
-/// Does the same, and also returns the processor time.
+/// Runs a server's recovery as [`time_recovery`] does. Returns the elapsed seconds and the processor time.
 fn recover(material: &Material, in_pg_wal: &[String], restore_command: &str) -> Result<Redo> {
     let wal = material.wal();
     let cluster = ClusterBuilder::new(material.installation.clone())

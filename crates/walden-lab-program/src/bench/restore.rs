@@ -79,9 +79,9 @@ struct Timed {
     /// Bytes read and written by system calls, in the last round.
     read_bytes: u64,
     written_bytes: u64,
-    /// The first contender's wall time divided by this one's.
+    /// The first contender's wall time divided by this contender's wall time.
     times_postgresql: f64,
-    /// The same for processor time.
+    /// The first contender's processor time divided by this contender's processor time.
     cpu_times_postgresql: f64,
     phases: Vec<TimedPhase>,
 }

@@ -47,7 +47,7 @@ pub struct Window {
 pub struct Observed {
     /// `cause` or `setting`.
     pub kind: String,
-    /// Its rule.
+    /// The rule of the finding.
     pub rule: String,
     /// The sentence.
     pub text: String,
@@ -82,7 +82,7 @@ pub struct Judge {
     pub version: String,
     /// Bytes of WAL.
     pub bytes: u64,
-    /// Its duration in seconds.
+    /// Duration of the run in seconds.
     pub seconds: f64,
     /// The finding that an expert would expect; null if there must be no cause.
     pub expected: Option<Expected>,

@@ -70,7 +70,7 @@ pub enum Kind {
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
-    /// Its author.
+    /// Author of the publication.
     pub author: String,
     /// Year of publication.
     pub year: u16,

@@ -247,7 +247,7 @@ pub(super) struct Others {
     of: Vec<(Case, String, PredictedRun)>,
 }
 
-/// Whether this is the case from whose WAL the others are predicted.
+/// Returns whether the WAL of the other cases is predicted from the WAL of `case`.
 pub(super) fn is_trace(lab: &Lab<'_>, case: &str) -> bool {
     lab.definition.traces.first().is_some_and(|trace| trace == case)
 }

@@ -70,7 +70,7 @@ pub struct Phase {
     /// The insert position at its end.
     #[serde(serialize_with = "as_text")]
     pub to: Lsn,
-    /// Its duration in seconds.
+    /// Duration in seconds.
     pub seconds: f64,
 }
 

@@ -20,7 +20,7 @@ use crate::trace::Trace;
 /// A table whose row changes are decoded from WAL.
 #[derive(Debug, Clone)]
 pub struct Relation {
-    /// Its relfilenumber.
+    /// Relfilenumber of the relation.
     pub file: u32,
     /// The OID of its database.
     pub database: u32,

@@ -44,7 +44,7 @@ pub struct SeedOptions {
     pub progress: Progress,
 }
 
-/// Settings of each server; those of the seed and of the culprit take precedence.
+/// Settings of each server; settings of the seed and of the culprit take precedence.
 const SETTINGS: &[(&str, &str)] = &[
     ("checkpoint_timeout", "1h"),
     ("max_connections", "24"),

@@ -94,17 +94,17 @@ pub(super) struct Column {
 /// A table that a seed has described.
 #[derive(Debug, Clone)]
 pub(super) struct Table {
-    /// Its name in SQL.
+    /// Name of the table in SQL.
     pub sql: String,
-    /// Its name without schema and quotation marks.
+    /// Name of the table without schema and quotation marks.
     pub bare: String,
-    /// Its key column.
+    /// Key column of the table.
     pub key: String,
     /// A number that updates change.
     pub number: String,
     /// A time, which ascends with the key.
     pub time: String,
-    /// Its other columns.
+    /// Other columns of the table.
     pub columns: Vec<Column>,
     /// The name of an index of one of these, which queries use.
     extra: Option<(String, String)>,

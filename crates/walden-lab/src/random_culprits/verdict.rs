@@ -21,9 +21,9 @@ pub struct Side {
     pub bytes: u64,
     /// Seconds of the work.
     pub seconds: f64,
-    /// Start of the judged WAL.
+    /// Start LSN of the judged WAL.
     pub from: String,
-    /// Its end.
+    /// End LSN of the judged WAL.
     pub to: String,
     /// The findings in the order in which `walden explain` prints them.
     pub findings: Vec<Observed>,

@@ -33,13 +33,13 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 #[non_exhaustive]
 pub enum QueryError {
     /// The server does not answer.
-    #[error("expected an answer from the server within {seconds} s, found none")]
+    #[error("the server did not answer within {seconds} s")]
     Silent {
         /// The time limit.
         seconds: u64,
     },
     /// The answer has another number of rows.
-    #[error("expected one row from the server, found {found}")]
+    #[error("the server's answer has a wrong number of rows: expected one, found {found}")]
     Rows {
         /// Number of rows.
         found: usize,
@@ -118,10 +118,11 @@ impl Client {
         self.simple_query_with("", query)
     }
 
-    /// Does the same with settings for the query: statements `SET LOCAL`, each with a semicolon.
+    /// Runs a query as [`Client::simple_query`] does, with settings for the query: statements `SET LOCAL`,
+    /// each with a semicolon.
     ///
     /// # Errors
-    /// As [`Client::simple_query`].
+    /// The errors of [`Client::simple_query`].
     pub fn simple_query_with(&mut self, settings: &str, query: &str) -> Result<Vec<TextRow>, QueryError> {
         let error = match self.messages(&format!("{settings} {query}")) {
             Ok(messages) => match text_row::plain(messages) {
@@ -135,7 +136,7 @@ impl Client {
             Ok(messages) => self.messages(&text_row::escaping(settings, query, &messages)),
             Err(error) => Err(error),
         };
-        // A statement such as SHOW cannot be part of another one.
+        // A statement such as SHOW cannot be part of another statement.
         Ok(text_row::unescape(escaped.map_err(|escaped| error.unwrap_or(escaped))?))
     }
 
@@ -148,7 +149,7 @@ impl Client {
     /// Runs a query with parameters.
     ///
     /// # Errors
-    /// As [`Client::simple_query`].
+    /// The errors of [`Client::simple_query`].
     pub fn query(&mut self, query: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, QueryError> {
         let (client, limit) = (&self.client, self.limit);
         let parameters = parameters.iter().copied();
@@ -159,7 +160,7 @@ impl Client {
     /// Runs a query that returns one row.
     ///
     /// # Errors
-    /// As [`Client::simple_query`], and another number of rows.
+    /// The errors of [`Client::simple_query`], and another number of rows.
     pub fn query_one(&mut self, query: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Row, QueryError> {
         self.query_opt(query, parameters)?.ok_or(QueryError::Rows { found: 0 })
     }
@@ -167,7 +168,7 @@ impl Client {
     /// Runs a query that returns at most one row.
     ///
     /// # Errors
-    /// As [`Client::simple_query`], and more rows.
+    /// The errors of [`Client::simple_query`], and more rows.
     pub fn query_opt(
         &mut self,
         query: &str,
@@ -219,14 +220,14 @@ impl Drop for Session {
     fn drop(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
         if let Some(task) = self.task.take() {
-            // It does not matter whether the server receives it.
+            // It does not matter whether the server receives the message.
             let _ = runtime.block_on(async { timeout(CLOSE_WITHIN, task).await });
         }
         runtime.shutdown_background();
     }
 }
 
-/// Connects as libpq does: if the server refuses one of TLS and plain text, tries the other.
+/// Connects as libpq does: if the server refuses TLS, tries plain text, and vice versa, as `sslmode` allows.
 async fn attempt(
     config: &Config,
     mode: TlsMode,
@@ -258,7 +259,8 @@ where
     Ok((client, tokio::spawn(connection)))
 }
 
-/// Returns whether `pg_hba.conf` has no line for this kind of connection. It may have one for the other kind.
+/// Returns whether `pg_hba.conf` has no line for this kind of connection. It may have a line for the same
+/// connection with or without TLS.
 fn is_refused(error: &Error) -> bool {
     error.code() == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION)
 }

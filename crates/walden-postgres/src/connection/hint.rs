@@ -55,7 +55,7 @@ pub(crate) fn hint_of_io(error: Option<&io::Error>) -> &'static str {
 }
 
 /// Returns the next step after an error that a server reports before a session starts. Messages may be
-/// translated; the words of `pg_hba.conf` are not.
+/// translated, but the file name `pg_hba.conf` in them is not.
 pub(crate) fn hint_of_sqlstate(code: &str, message: &str) -> Option<&'static str> {
     let is_peer = message.to_ascii_lowercase().contains("peer");
     Some(match code {

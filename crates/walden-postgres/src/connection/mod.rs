@@ -33,7 +33,7 @@ pub enum ConnectionError {
     Parameter {
         /// The string, file or variable.
         place: String,
-        /// The problem with it.
+        /// The problem with the place.
         problem: String,
     },
     /// A file of certificates or keys cannot be used.
@@ -41,7 +41,7 @@ pub enum ConnectionError {
     File {
         /// The file.
         path: PathBuf,
-        /// The problem with it.
+        /// The problem with the file.
         problem: String,
     },
     /// The operating system has nothing to connect with.
@@ -111,7 +111,7 @@ impl Parameters {
     /// Connects to the named database, or to `postgres` or `template1` if there is none.
     ///
     /// # Errors
-    /// As [`connect`].
+    /// The errors of [`connect`].
     pub fn connect_anywhere(&self) -> Result<Client, ConnectionError> {
         if self.get("dbname").is_some() {
             return self.connect();
@@ -130,7 +130,7 @@ impl Parameters {
     /// only.
     ///
     /// # Errors
-    /// As [`connect`]; with several hosts, the error of the last one.
+    /// The errors of [`connect`]; with several hosts, the error of the last host.
     pub fn connect(&self) -> Result<Client, ConnectionError> {
         let endpoints = self.endpoints()?;
         let mut last = None;

@@ -110,11 +110,11 @@ impl fmt::Debug for Parameters {
 /// A server to try.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Endpoint {
-    /// Its name or address, or the folder of its Unix socket.
+    /// Name or address of the server, or the folder of its Unix socket.
     pub host: String,
-    /// Its address, if it is given in addition to the name or instead of it.
+    /// Address of the server, if given in addition to the name or instead of the name (`hostaddr`).
     pub address: Option<String>,
-    /// Its port.
+    /// Port of the server.
     pub port: u16,
 }
 
@@ -212,7 +212,7 @@ impl Parameters {
                 list.get(at).filter(|value| !value.is_empty()).map(|value| (*value).to_owned())
             };
             let port = match ports.as_slice() {
-                // The same for all hosts.
+                // One value applies to all hosts.
                 [one] => Some((*one).to_owned()).filter(|one| !one.is_empty()),
                 several => given(several),
             };

@@ -28,7 +28,7 @@ fn parse_pairs(text: &str) -> Result<Vec<(String, String)>, String> {
     Ok(pairs)
 }
 
-/// Returns a value and the text after it.
+/// Returns a value and the remaining text.
 fn parse_value(text: &str) -> Result<(String, &str), String> {
     let is_quoted = text.starts_with('\'');
     let text = text.strip_prefix('\'').unwrap_or(text);

@@ -1,8 +1,8 @@
 //! Rows as text, also if the text is not UTF-8.
 //!
-//! The client library reads UTF-8 only. Names may be in other encodings: those in SQL_ASCII databases, and
-//! those of databases and roles, which a database of another encoding may have created. The server then
-//! escapes each value, without a conversion.
+//! The client library reads UTF-8 only. Names may be in other encodings: names in SQL_ASCII databases, and
+//! names of databases and roles, which may have been created in a database of another encoding. The server
+//! then escapes each value, without a conversion.
 
 use postgres::{SimpleQueryMessage, SimpleQueryRow};
 
@@ -46,12 +46,12 @@ pub(super) fn plain(messages: Vec<SimpleQueryMessage>) -> Option<Vec<TextRow>> {
     rows.map(|row| is_text(&row).then_some(TextRow(Form::Plain(row)))).collect()
 }
 
-/// Returns a query whose answer has the columns of another one and no rows.
+/// Returns a query whose answer has the columns of `query` and no rows.
 pub(super) fn without_rows(query: &str) -> String {
     format!("SELECT * FROM ({query}) AS q LIMIT 0")
 }
 
-/// Returns a query for the escaped values of another one. `described` is the answer to [`without_rows`].
+/// Returns a query for the escaped values of `query`. `described` is the answer to [`without_rows`].
 pub(super) fn escaping(settings: &str, query: &str, described: &[SimpleQueryMessage]) -> String {
     let width = described.iter().find_map(|message| match message {
         SimpleQueryMessage::RowDescription(columns) => Some(columns.len()),

@@ -163,7 +163,7 @@ impl Parameters {
         certificates(file)
     }
 
-    /// Returns the certificate and key for a server that asks for them: the named ones, or those in
+    /// Returns the certificate and key for a server that asks for them: the named files, or the files in
     /// `~/.postgresql`.
     #[allow(clippy::type_complexity)]
     fn own_certificate(
@@ -184,7 +184,7 @@ impl Parameters {
         let key = self.file("sslkey", "postgresql.key").ok_or_else(|| {
             unusable(
                 &certificate,
-                "expected its private key in ~/.postgresql/postgresql.key or where sslkey says, found none",
+                "expected the certificate's private key in ~/.postgresql/postgresql.key, or in the file that sslkey names, found none",
             )
         })?;
         let metadata = std::fs::metadata(&key).map_err(|error| unusable(&key, error))?;
@@ -244,7 +244,7 @@ fn unusable(file: &Path, problem: impl ToString) -> ConnectionError {
 struct Verifier {
     /// `None` if every certificate is accepted.
     chain: Option<Arc<WebPkiServerVerifier>>,
-    /// The root certificates. One of them may be the certificate of the server itself.
+    /// The root certificates, among which may be the certificate of the server itself.
     trusted: Vec<CertificateDer<'static>>,
     /// Whether the certificate must have the server's name.
     has_name: bool,

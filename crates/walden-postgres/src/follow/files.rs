@@ -1,10 +1,10 @@
 //! Follows the files of a running server.
 //!
-//! PostgreSQL writes complete pages in the order of the WAL, and writes the last one again whenever it has
-//! more records. Files of later segments may exist already: recycled ones with old pages. So WAL ends at the
-//! first invalid page or record, and the next call continues there. A page's address and timeline and a
-//! record's checksum and link to the previous record distinguish new WAL from old or half-written WAL: after
-//! a promotion, recycled files may have pages of the previous timeline at the same addresses.
+//! PostgreSQL writes complete pages in the order of the WAL, and writes the last page again whenever it has
+//! more records. Files of later segments may exist already: recycled files with old pages. So WAL ends at the
+//! first invalid page or record, and the next call continues at this position. A page's address and timeline
+//! and a record's checksum and link to the previous record distinguish new WAL from old or half-written WAL:
+//! after a promotion, recycled files may have pages of the previous timeline at the same addresses.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -70,9 +70,10 @@ pub struct FolderFollower {
 pub enum CheckpointSearch {
     /// A checkpoint had started and was not complete.
     Begun {
-        /// Its redo pointer.
+        /// Redo pointer of the checkpoint.
         redo: Lsn,
-        /// The time of the last transaction that ended before it, in seconds since 1970-01-01 UTC.
+        /// The time of the last transaction that ended before the checkpoint, in seconds since 1970-01-01
+        /// UTC.
         time: Option<i64>,
     },
     /// No checkpoint was in progress.
@@ -90,7 +91,8 @@ struct Held {
 }
 
 impl Held {
-    /// Holds the segment with the position and the existing ones after it, and closes all others.
+    /// Keeps the segment with the position and the existing segments after it open, and closes all other
+    /// files.
     fn advance(&mut self, folder: &Path, info: StreamInfo, position: Lsn) -> Result<(), FollowError> {
         let size = info.segment_size;
         let first = size.segment_of(position);
@@ -101,7 +103,7 @@ impl Held {
         self.hold_from(folder, info, position)
     }
 
-    /// Additionally holds the segment with a position and the existing ones after it.
+    /// Additionally keeps the segment with a position and the existing segments after it open.
     fn hold_from(&mut self, folder: &Path, info: StreamInfo, position: Lsn) -> Result<(), FollowError> {
         let size = info.segment_size;
         let first = size.segment_of(position);
@@ -118,8 +120,8 @@ impl Held {
         Ok(())
     }
 
-    /// Opens the file of a segment. If the file is gone, returns the held one, with a flag that means that it
-    /// is complete.
+    /// Opens the file of a segment. If the file is gone, returns the file that was kept open, and true, which
+    /// means that it is complete.
     fn open(&self, folder: &Path, name: SegmentName) -> Result<Option<(File, bool)>, FollowError> {
         if let Some(file) = open(folder, name)? {
             return Ok(Some((file, false)));
@@ -373,13 +375,14 @@ fn read_records(
                 return Ok(Ended::NoFile);
             }
             for bytes in buffer[..got].chunks_exact(page_bytes) {
-                // The decoder does not check the pages after a switch, so make sure that they are written.
+                // The decoder does not check the pages after a switch, so make sure that the server has
+                // written them.
                 let is_switched = decoder.place().is_some_and(|place| place.is_switched);
                 let is_here =
                     || is_here(bytes, page, decoder.page_timeline()) || is_unused(bytes, info.version);
                 if is_switched && !is_complete && !is_here() {
                     // Once the next segment has WAL, the answer stays the same, so only the first of
-                    // thousands of unused pages asks.
+                    // thousands of unused pages needs this check.
                     is_complete = next_begins(folder, info, page)?;
                     if !is_complete {
                         return Ok(Ended::NoFile);
@@ -397,13 +400,13 @@ fn read_records(
     }
 }
 
-/// Returns whether a record is incomplete. The place is then before it, and reading continues.
+/// Returns whether a record is incomplete. `place` is then before the record, and reading continues.
 fn is_within(decoder: &Decoder, place: Place) -> bool {
     decoder.unfinished().is_some_and(|unfinished| unfinished.lsn == place.position)
 }
 
-/// Returns whether a page has its address, and is not a remainder of a timeline before `timeline`, that of an
-/// earlier page.
+/// Returns whether a page has the expected address, and is no remainder of a timeline earlier than
+/// `timeline`, the timeline of the previous page.
 fn is_here(page: &[u8], address: Lsn, timeline: Timeline) -> bool {
     PageHeader::parse(page)
         .is_ok_and(|header| header.address == address && !is_earlier(header.timeline, timeline))
@@ -415,7 +418,7 @@ fn is_unused(page: &[u8], version: Major) -> bool {
     version >= Major::V11 && page.iter().all(|byte| *byte == 0)
 }
 
-/// Returns whether a page's timeline is an earlier one. Timelines start at 1.
+/// Returns whether a page's timeline is earlier than `timeline`. Timelines start at 1.
 fn is_earlier(of_page: Timeline, timeline: Timeline) -> bool {
     (1..timeline).contains(&of_page)
 }
@@ -449,7 +452,7 @@ struct BegunCheckpoint {
     since: Lsn,
     /// When the last transaction ended.
     last_end: Option<i64>,
-    /// Its redo pointer, and about when it started.
+    /// Redo pointer of the checkpoint, and about when the checkpoint started.
     found: Option<(Lsn, Option<i64>)>,
 }
 
@@ -498,8 +501,8 @@ fn read_info(folder: &Path, name: SegmentName) -> Result<Option<StreamInfo>, Fol
     Ok(read_first_page(folder, name)?.map(|found| StreamInfo { timeline: name.timeline, ..found }))
 }
 
-/// As [`read_info`], for a segment that is not the first one of its timeline. Only the first one starts with
-/// a page of an earlier timeline; otherwise, the file is a recycled one.
+/// Reads as [`read_info`] does, for a segment that is not the first segment of its timeline. Only the first
+/// segment starts with a page of an earlier timeline; any other file that starts so is recycled.
 fn read_later_info(folder: &Path, name: SegmentName) -> Result<Option<StreamInfo>, FollowError> {
     let found = read_first_page(folder, name)?.filter(|found| !is_earlier(found.timeline, name.timeline));
     Ok(found.map(|found| StreamInfo { timeline: name.timeline, ..found }))

@@ -22,8 +22,8 @@ pub use self::files::{CheckpointSearch, FolderFollower};
 pub use self::stream::ConnectionFollower;
 use crate::replication::ReplicationError;
 
-/// Most bytes that one call decodes, so that 32-bit sums do not overflow and a lagging caller gets control
-/// regularly.
+/// Maximum number of bytes that one call decodes, so that 32-bit sums do not overflow and a lagging caller
+/// gets control regularly.
 pub(crate) const MAX_POLL_BYTES: u64 = 256 << 20;
 
 /// Follows WAL.
@@ -61,7 +61,7 @@ pub enum News {
     Timeline {
         /// The timeline that continues.
         timeline: Timeline,
-        /// Its first position.
+        /// The first LSN of the new timeline.
         start: Lsn,
         /// Reported bytes after `start`.
         discarded: u64,
@@ -80,13 +80,13 @@ pub enum News {
 /// Why some WAL was not decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GapReason {
-    /// The server has removed or recycled it: the follower was too slow, or was stopped.
+    /// The server has removed or recycled the WAL: the follower was too slow, or was stopped.
     Removed,
-    /// It cannot be decoded, and valid WAL follows.
+    /// The WAL cannot be decoded, and valid WAL follows.
     Damaged(Fault),
     /// The connection was lost, and the server does not have this WAL any more.
     Reconnected,
-    /// It is the rest of a record that started before the first position.
+    /// The WAL is the rest of a record that started before the first position.
     Begun,
 }
 
@@ -101,11 +101,11 @@ pub enum FollowError {
         path: PathBuf,
     },
     /// The WAL is of a PostgreSQL version that Walden does not read.
-    #[error("cannot read {page} (magic {magic:04X}): it was {reason}")]
+    #[error("cannot read the WAL page {page}: by its magic {magic:04X}, the page was {reason}")]
     UnknownVersion {
         /// The page: its file and offset, or its position.
         page: String,
-        /// Its magic.
+        /// Magic number of the page.
         magic: u16,
         /// The version that writes it.
         reason: UnreadableMagic,
@@ -126,7 +126,9 @@ pub enum FollowError {
     #[error("the server sends invalid WAL")]
     Stream(#[source] Fault),
     /// The server belongs to another cluster than before.
-    #[error("expected the cluster with the system identifier {expected}, found {found}")]
+    #[error(
+        "the server belongs to another cluster than before: expected the system identifier {expected}, found {found}"
+    )]
     OtherCluster {
         /// System identifier of the cluster that was followed.
         expected: u64,

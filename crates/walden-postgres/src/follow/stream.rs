@@ -1,4 +1,5 @@
-//! Follows a server's WAL over a replication connection without a slot: the server keeps nothing for it.
+//! Follows a server's WAL over a replication connection without a slot, so that the server keeps no WAL for
+//! it.
 //!
 //! The follower never reports WAL as durable, so the server does not treat it as a synchronous standby.
 
@@ -27,7 +28,8 @@ use walden_source::scan::Nothing;
 const BYTES_BACK: u64 = 1 << 20;
 /// Bytes that are decoded at a time.
 const BATCH: usize = 4 << 20;
-/// The bytes of a longer record are not held until it is complete: the decoder keeps the necessary ones.
+/// The bytes of a longer record are not held until the record is complete: the decoder keeps the necessary
+/// bytes.
 const LONG_RECORD: usize = 8 << 20;
 /// How often the follower reports to the server.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
@@ -36,8 +38,8 @@ const FIRST_BYTES_WITHIN: Duration = Duration::from_secs(60);
 /// How often WAL is requested again from a position after invalid WAL. After that, the server's own files
 /// count as damaged.
 const MAX_FAULTS: u32 = 3;
-/// SQLSTATE `undefined_file`: the server does not have a segment any more. It reports this after the stream
-/// has started (`WalSndSegmentOpen` and `CheckXLogRemoved` in `walsender.c` and `xlog.c`).
+/// SQLSTATE `undefined_file`: the server does not have a segment any more. The server reports this after the
+/// stream has started (`WalSndSegmentOpen` and `CheckXLogRemoved` in `walsender.c` and `xlog.c`).
 const NO_SEGMENT: &str = "58P01";
 /// Class of the SQLSTATEs of a server that is starting or stopping: it may have the WAL later.
 const OPERATOR_INTERVENTION: &str = "57";
@@ -47,8 +49,7 @@ pub struct ConnectionFollower {
     parameters: Parameters,
     /// `None` after an error, until the connection is restored.
     replication: Option<Replication>,
-    /// The result of reconnecting, while a thread does that: it may take minutes, and `poll` returns
-    /// meanwhile.
+    /// Receives the result while a thread reconnects, which may take minutes: `poll` returns meanwhile.
     connecting: Option<Receiver<Result<Resumed, FollowError>>>,
     log: Log,
     /// The next timeline, used once all earlier WAL is decoded.
@@ -347,7 +348,8 @@ impl Log {
         let major = replication.major();
         let version = Major::all().find(|version| Some(version.number()) == major);
         if let Some(version) = version.filter(|_| start >= system.flushed) {
-            // After a switch, the server sends nothing of the new segment before WAL is written to it.
+            // After a switch, the server sends no bytes of the new segment before it writes WAL to this
+            // segment.
             return Ok(Log::new(info_of(version), start, Vec::new()));
         }
         let (mut head, mut log) = (Vec::new(), None::<Log>);
@@ -380,8 +382,8 @@ impl Log {
         }
     }
 
-    /// Creates the buffer at a position. `tail` is the received WAL from the start of its page. It is not
-    /// known whether a record starts at the position.
+    /// Creates the buffer at a position. `tail` is the received WAL from the start of its page. Whether a
+    /// record starts at the position is not known.
     fn new(info: StreamInfo, position: Lsn, tail: Vec<u8>) -> Log {
         let place = Place { position, previous: None, is_switched: false };
         Log { info, place, is_located: false, tail, tail_start: page_of(position), long: None }

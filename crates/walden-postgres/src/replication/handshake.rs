@@ -17,11 +17,12 @@ use crate::connection::{ConnectionError, Endpoint, Parameters, TlsMode};
 const TLS_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 /// Version 3.0 of the protocol.
 const PROTOCOL_VERSION: u32 = 3 << 16;
-/// SQLSTATE if `pg_hba.conf` has no line for this kind of connection. It may have one for the other kind.
+/// SQLSTATE if `pg_hba.conf` has no line for this kind of connection. It may have a line for the same
+/// connection with or without TLS.
 const NOT_ADMITTED: &str = "28000";
 
-/// Connects with the wanted TLS mode as libpq does: if the server refuses one of TLS and plain text, tries
-/// the other.
+/// Connects with the wanted TLS mode as libpq does: if the server refuses TLS, tries plain text, and vice
+/// versa, as `sslmode` allows.
 pub(super) fn connect(parameters: &Parameters, endpoint: &Endpoint) -> Result<Replication, ReplicationError> {
     let mode = parameters.tls_mode_of(endpoint)?;
     let attempt = |mode| Attempt { parameters, endpoint, mode }.connect();

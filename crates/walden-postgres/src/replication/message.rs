@@ -9,7 +9,7 @@ use super::ServerError;
 
 /// Bytes of a message's type and length.
 pub(super) const HEADER_BYTES: usize = 5;
-/// Limit for messages; those of the stream have at most 128 kB and a header (`MAX_SEND_SIZE` in
+/// Maximum size of a message in bytes. Messages with WAL have at most 128 kB and a header (`MAX_SEND_SIZE` in
 /// `walsender.c`).
 const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
@@ -158,7 +158,7 @@ impl<'b> Streamed<'b> {
                 let (end, left) = left.split_first_chunk::<8>()?;
                 let (_clock, bytes) = left.split_first_chunk::<8>()?;
                 let (start, end) = (Lsn(u64::from_be_bytes(*start)), Lsn(u64::from_be_bytes(*end)));
-                // No WAL position follows the last one.
+                // No LSN follows the largest LSN.
                 start.0.checked_add(bytes.len() as u64)?;
                 Some(Streamed::Wal { start, end, bytes })
             }
@@ -179,7 +179,7 @@ impl<'b> Streamed<'b> {
 pub struct Progress {
     /// The end of the received WAL.
     pub received: Lsn,
-    /// The end of the durable WAL. The server considers commits before it safe.
+    /// The end LSN of the durable WAL. The server considers commits before this LSN safe.
     pub flushed: Lsn,
 }
 
@@ -203,7 +203,7 @@ pub(super) fn status_update(progress: Progress, micros_since_2000: i64, wants_re
 pub struct NextTimeline {
     /// The other timeline.
     pub timeline: Timeline,
-    /// The first byte that belongs to it.
+    /// The first LSN of the new timeline.
     pub start: Lsn,
 }
 

@@ -1,11 +1,11 @@
 //! A client of physical streaming replication, which receives a server's WAL while it is written.
 //!
-//! [`Replication::connect`] takes the parameters of libpq ([`crate::connection`]). The commands are those of
-//! `walsender`. After [`Replication::start`], [`Replication::receive`] returns WAL and
+//! [`Replication::connect`] takes the parameters of libpq ([`crate::connection`]). The functions send the
+//! commands of `walsender`. After [`Replication::start`], [`Replication::receive`] returns WAL and
 //! [`Replication::report`] reports the durable position.
 //!
-//! The client uses threads rather than an asynchronous runtime: there is one connection per server, and it
-//! waits for the disk as often as for the network. Published clients lack copying in both directions
+//! The client uses threads rather than an asynchronous runtime: there is one connection per server, whose
+//! thread waits for the disk as often as for the network. Published clients lack copying in both directions
 //! (`tokio-postgres`) or acknowledge WAL on their own, but only the caller may decide to acknowledge.
 
 mod base_backup;
@@ -31,7 +31,7 @@ pub use message::{NextTimeline, Progress, read_messages};
 
 /// Longest time for the answer to a command.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
-/// Least free space in the buffer before a read.
+/// Minimum free space in the buffer before a read, in bytes.
 const READ_BYTES: usize = 128 << 10;
 /// Most notices of a server that are kept.
 const MAX_NOTICES: usize = 20;
@@ -46,7 +46,7 @@ pub struct ServerError {
     pub severity: String,
     /// The SQLSTATE, five characters.
     pub code: String,
-    /// The primary message, in the server's words.
+    /// The primary message as the server sent it.
     pub message: String,
     /// Further details, possibly empty.
     pub detail: String,
@@ -191,7 +191,7 @@ walden_format::diagnostics! { SlotError {
 } }
 
 /// Returns the oldest position that a server keeps for a slot, or `None` if the slot was never used or does
-/// not exist. Uses an ordinary connection, because replication connections have no command for it before
+/// not exist. Uses an ordinary connection, because replication connections have no command for this before
 /// PostgreSQL 15.
 ///
 /// # Errors
@@ -271,7 +271,7 @@ pub enum Received<'b> {
 /// A replication connection.
 pub struct Replication {
     transport: Transport,
-    /// Received bytes; those from `taken` to `filled` are not used yet.
+    /// Received bytes; the bytes from `taken` to `filled` are not used yet.
     buffer: Vec<u8>,
     taken: usize,
     filled: usize,
@@ -287,7 +287,8 @@ impl Replication {
     /// Connects to the first host that accepts the connection.
     ///
     /// # Errors
-    /// Invalid parameters, or the reason why connecting failed; with several hosts, that of the last one.
+    /// Invalid parameters, or the reason why connecting failed; with several hosts, the reason of the last
+    /// host.
     pub fn connect(parameters: &Parameters) -> Result<Replication, ReplicationError> {
         Replication::connect_observed(parameters, &mut || {})
     }
@@ -296,7 +297,7 @@ impl Replication {
     /// and all together may take long.
     ///
     /// # Errors
-    /// As [`Replication::connect`].
+    /// The errors of [`Replication::connect`].
     pub fn connect_observed(
         parameters: &Parameters,
         before_each: &mut dyn FnMut(),
@@ -362,7 +363,7 @@ impl Replication {
     /// Returns the server's segment size.
     ///
     /// # Errors
-    /// As [`Replication::identify`].
+    /// The errors of [`Replication::identify`].
     pub fn segment_size(&mut self) -> Result<SegmentSize, ReplicationError> {
         let row = self.one_row("SHOW wal_segment_size")?;
         let text = row.first().cloned().flatten().unwrap_or_default();
@@ -380,7 +381,7 @@ impl Replication {
     /// none of this name.
     ///
     /// # Errors
-    /// As [`Replication::identify`].
+    /// The errors of [`Replication::identify`].
     pub fn read_slot(&mut self, name: &str) -> Result<Option<Slot>, ReplicationError> {
         let row = self.one_row(&format!("READ_REPLICATION_SLOT {}", quote(name)))?;
         let text = |at: usize| row.get(at).and_then(Option::as_deref).map(String::from_utf8_lossy);
@@ -394,7 +395,7 @@ impl Replication {
     /// Creates a physical slot, for which the server keeps WAL from now on.
     ///
     /// # Errors
-    /// As [`Replication::identify`]; SQLSTATE 42710 if a slot of this name exists.
+    /// The errors of [`Replication::identify`]; SQLSTATE 42710 if a slot of this name exists.
     pub fn create_slot(&mut self, name: &str) -> Result<(), ReplicationError> {
         let command = format!("CREATE_REPLICATION_SLOT {} PHYSICAL RESERVE_WAL", quote(name));
         self.one_row(&command).map(drop)
@@ -403,7 +404,7 @@ impl Replication {
     /// Drops a slot that no client uses.
     ///
     /// # Errors
-    /// As [`Replication::identify`]; SQLSTATE 55006 if a client uses the slot.
+    /// The errors of [`Replication::identify`]; SQLSTATE 55006 if a client uses the slot.
     pub fn drop_slot(&mut self, name: &str) -> Result<(), ReplicationError> {
         self.send_query(&format!("DROP_REPLICATION_SLOT {}", quote(name)))?;
         self.rows().map(drop)
@@ -412,7 +413,7 @@ impl Replication {
     /// Returns the history file of a timeline.
     ///
     /// # Errors
-    /// As [`Replication::identify`].
+    /// The errors of [`Replication::identify`].
     pub fn timeline_history(&mut self, timeline: Timeline) -> Result<Vec<u8>, ReplicationError> {
         let row = self.one_row(&format!("TIMELINE_HISTORY {timeline}"))?;
         let content = row.get(1).cloned().flatten();
@@ -422,7 +423,7 @@ impl Replication {
     /// Requests the WAL of a timeline from a position on.
     ///
     /// # Errors
-    /// As [`Replication::identify`].
+    /// The errors of [`Replication::identify`].
     pub fn start(
         &mut self,
         slot: Option<&str>,
@@ -476,7 +477,7 @@ impl Replication {
     /// [`Received::Nothing`].
     ///
     /// # Errors
-    /// The operating system's.
+    /// Errors of the operating system.
     pub fn wait(&self, time: Duration, wake: BorrowedFd<'_>) -> Result<(), ReplicationError> {
         self.transport.wait(time, wake).map_err(ReplicationError::Lost)
     }
@@ -627,8 +628,8 @@ impl Replication {
             self.buffer.copy_within(self.taken..self.filled, 0);
             (self.taken, self.filled) = (0, self.filled - self.taken);
             if self.buffer.len() - self.filled < READ_BYTES {
-                // Doubles a full buffer: it grows with the received bytes, not with the length that a message
-                // claims.
+                // Doubles a full buffer: the buffer grows with the received bytes, not with the length that a
+                // message states.
                 self.buffer.resize(2 * self.buffer.len(), 0);
             }
         }

@@ -393,7 +393,10 @@ fn the_log_has_no_holes() {
     assert!(matches!(spool.write(1, start.plus(8), &log[8..99]), Err(SpoolError::Order { .. })));
     spool.write(1, start, &log[..5000]).unwrap();
     let error = spool.write(1, start.plus(6000), &log[6000..7000]).unwrap_err();
-    assert_eq!(error.to_string(), "expected WAL from 0/00301388 on, found 0/00301770");
+    assert_eq!(
+        error.to_string(),
+        "the server sent WAL from a wrong position: expected 0/00301388, found 0/00301770"
+    );
 }
 
 #[test]

@@ -99,7 +99,7 @@ struct Match {
     searched: usize,
     at: usize,
     copied: usize,
-    /// The offset; `None` for the last one.
+    /// The match's offset; `None` for the offset of the previous match.
     offset: Option<usize>,
 }
 

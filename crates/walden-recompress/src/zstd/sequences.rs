@@ -191,8 +191,8 @@ fn mode_of(counts: &[u32; MAX_SYMBOLS], total: usize, kind: &Kind) -> Mode {
     }
 }
 
-/// Builds the table and appends its description. The last sequence's code needs no transition, so it is not
-/// counted if the code occurs again.
+/// Builds the FSE table of a kind of code and appends the table's description. The code of the last sequence
+/// needs no transition, so this occurrence is not counted if the code occurs again.
 fn describe(
     release: Release,
     counts: &mut [u32; MAX_SYMBOLS],

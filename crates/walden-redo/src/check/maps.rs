@@ -1,4 +1,5 @@
-//! Explains visibility maps that differ from the replayed ones because PostgreSQL's own redo differs, too.
+//! Explains images of visibility maps that differ from the replayed maps because PostgreSQL's own redo yields
+//! different maps, too.
 //!
 //! Two differences are PostgreSQL's own, and neither endangers a table:
 //!
@@ -91,7 +92,7 @@ struct Waiting {
 pub(super) enum Resolved {
     /// The next record of each block cleared its bits.
     ClearedEarly(Place, crate::Family),
-    /// The next record of a block did not clear its bits, or there was no such record.
+    /// The next record of a block did not clear its bits, or the block has no further record.
     Different(Place, Difference),
 }
 

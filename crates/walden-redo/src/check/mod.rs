@@ -3,7 +3,7 @@
 //! An image shows the page as PostgreSQL had it after the record. If the page before the record is known, the
 //! check replays the record without its images (see [`crate::reconstruct`]) and compares the result with the
 //! image. Both pages are masked as by `wal_consistency_checking`, which excludes changes that are never
-//! logged. If that setting was on, every record has such an image.
+//! logged. If that setting was on, every record has an image of each page that it changes.
 
 pub mod files;
 mod maps;
@@ -39,11 +39,11 @@ pub struct Counts {
     pub exact: u64,
     /// Equal except for changes that PostgreSQL does not log.
     pub masked: u64,
-    /// Visibility maps that have bits that replay lacks, and no missing bits, because `CREATE DATABASE`
-    /// logged them without bits. PostgreSQL's own redo lacks them, too.
+    /// Visibility maps that have more bits than the replayed maps, because `CREATE DATABASE` logged the maps
+    /// without bits. PostgreSQL's own redo lacks these bits, too.
     pub copied_maps: u64,
-    /// Visibility maps without bits that the next record of the table's block clears: PostgreSQL cleared them
-    /// before it wrote that record.
+    /// Visibility maps that lack bits which the next record of the table's block clears: PostgreSQL cleared
+    /// these bits before it wrote that record.
     pub cleared_early: u64,
     /// Compared, and replay differs: a bug, or damage.
     pub different: u64,
@@ -143,15 +143,15 @@ pub enum Verdict {
     Masked,
     /// A visibility map whose replayed page lacks bits that were not logged ([`Counts::copied_maps`]).
     CopiedMap,
-    /// A visibility map without bits that a later record should clear ([`Counts::cleared_early`]). It is
-    /// counted when that record is found or missing.
+    /// A visibility map that lacks bits which a later record should clear ([`Counts::cleared_early`]). The
+    /// map is counted when that record is found, or at the end of the WAL.
     ClearedEarly,
     /// Different.
     Different,
 }
 
 impl Check {
-    /// Returns the sum of all counts.
+    /// Returns the counts, summed over all kinds of records.
     pub fn total(&self) -> Counts {
         let mut total = Counts::default();
         self.counts.values().for_each(|counts| total.merge(counts));

@@ -1,8 +1,8 @@
 //! The comparison of full-page images by several threads, each of which replays a share of the pages.
 //!
 //! All threads replay the same records ([`crate::PageShare`]). A record's check needs the pages of all of its
-//! blocks. If these belong to several shares, each thread hands over copies of its pages, and the last one
-//! checks the record.
+//! blocks. If these pages belong to several shares, each thread hands over copies of its pages, and the last
+//! thread to do so checks the record.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -111,7 +111,7 @@ struct Handover {
 struct State {
     /// By the record's start.
     records: BTreeMap<Lsn, Pending>,
-    /// Blocks of these records.
+    /// Number of blocks of these records.
     blocks: usize,
 }
 
@@ -123,10 +123,10 @@ struct Pending {
 
 impl Handover {
     /// Adds a thread's pages of the record at `lsn`, which has `count` blocks, by the index of their blocks.
-    /// Returns the pages of all blocks if these were the last ones, unless a thread has failed.
+    /// Returns the pages of all blocks if no other page is missing, unless a thread has failed.
     ///
-    /// Waits while too many pages wait for threads that are behind. The last of all threads is at or before
-    /// the first record that waits, so that it never waits itself.
+    /// Waits while too many pages wait for slower threads. The slowest thread is at or before the first
+    /// record that waits, so that it never waits itself.
     fn add(&self, lsn: Lsn, count: usize, own: Vec<(usize, Touched)>) -> Option<Vec<Touched>> {
         let mut state = self.lock();
         let is_full = |state: &State| {

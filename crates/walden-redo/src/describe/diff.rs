@@ -142,9 +142,9 @@ fn in_order(before: &[Item], after: &[Item], changes: &mut Vec<Change>) {
     }
 }
 
-/// Compares the items between two unchanged ones. Items with the same key count as changed. If both sides
-/// have the same number of items, the others are paired by position; otherwise they count as removed or
-/// added.
+/// Compares the items between two unchanged items. Items with the same key count as changed. If `before` and
+/// `after` have the same number of items, items without a match are paired by position; otherwise they count
+/// as removed or added.
 fn between(before: &[Item], after: &[Item], changes: &mut Vec<Change>) {
     let mut rest = after.iter().peekable();
     for old in before {
@@ -204,7 +204,7 @@ fn new(item: &Item) -> Change {
     Change { place: Place::Item(item.number), field: None, before: None, after: Some(whole(item)) }
 }
 
-/// Maximum number of data bytes shown for an added or removed item; a description has all of them.
+/// Maximum number of data bytes shown for an added or removed item; a description has all bytes.
 const MAX_DATA: usize = 32;
 
 /// Formats an item in one line.

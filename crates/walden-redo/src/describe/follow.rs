@@ -2,7 +2,7 @@
 //!
 //! Only this block's page is kept. PostgreSQL's redo routines compute a page from the record and that page
 //! alone, so that no other page is needed. Records that do not refer to the block are skipped, except for two
-//! kinds: those that create, truncate or drop its file, and those of a table that clear bits of its
+//! kinds: records that create, truncate or drop its file, and records of a table that clear bits of its
 //! visibility map without a reference to the map's block.
 
 use std::collections::{BTreeSet, HashMap};
@@ -32,7 +32,7 @@ pub struct Follow {
     key: BlockKey,
     replay: Replay,
     base: Option<Base>,
-    /// The LSNs of later snapshots, the next one last.
+    /// The LSNs of later snapshots; the next snapshot is last.
     moments: Vec<Lsn>,
     /// The pages at the requested LSNs, as far as the WAL was read.
     pub snapshots: Vec<Snapshot>,

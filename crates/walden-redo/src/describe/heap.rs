@@ -7,7 +7,7 @@ use crate::page::heap_tuple::{HEAP_TUPLE_HEADER_BYTES, HeapTupleHeader, infomask
 use crate::page::sequence::{SequenceMagic, values};
 use crate::page::{Page, SpecialArea};
 
-/// Names of several bits come before those of the single bits.
+/// Names for combinations of bits precede the names of single bits.
 const INFOMASK: Bits = &[
     (infomask::HEAP_XMIN_FROZEN, "HEAP_XMIN_FROZEN"),
     (infomask::HEAP_XMAX_SHR_LOCK, "HEAP_XMAX_SHR_LOCK"),

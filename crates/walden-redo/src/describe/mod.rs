@@ -2,8 +2,8 @@
 //! method.
 //!
 //! A [`Description`] consists of names and values, so that it can be printed, written as JSON, and compared
-//! with another one ([`diff`]). Pages may have any content: bytes that cannot be interpreted are shown as
-//! such.
+//! with another description ([`diff`]). Pages may have any content: bytes that cannot be interpreted are
+//! shown as bytes.
 
 pub mod diff;
 pub mod follow;

@@ -47,13 +47,14 @@ fn mask_page(page: &mut Page, _: Major, _: Fork) {
 
 /// Returns the fragments that change the page before into the image (`computeDelta`).
 ///
-/// PostgreSQL writes none for a page that an extension logs as a whole, but these replay it all the same.
+/// For a page that an extension logs as a whole, PostgreSQL writes no fragments, but these fragments yield
+/// the same page.
 fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     fragments(around.before(block.id)?, around.after(block.id)?)
 }
 
-/// Returns the fragments that change one page into another; `None` if `pd_lower` and `pd_upper` of one of
-/// them are invalid.
+/// Returns the fragments that change one page into another; `None` if either page has an invalid `pd_lower`
+/// or `pd_upper`.
 pub(crate) fn fragments(before: &Page, after: &Page) -> Option<Vec<u8>> {
     let in_order = |page: &Page| page.lower() <= page.upper() && page.upper() <= PAGE_BYTES;
     if !in_order(before) || !in_order(after) {

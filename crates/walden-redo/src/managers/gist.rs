@@ -75,7 +75,7 @@ fn append(page: &mut Page, data: &mut Reader<'_>, count: usize) -> Result<(), Mi
 /// Updates the left half of a split after the downlink of the right half was inserted: scans no longer need
 /// to follow its right link.
 ///
-/// PostgreSQL does this after it writes the record, so an image of the page lacks the change.
+/// PostgreSQL clears the flag after it writes the record, so an image of the page still has the flag.
 fn clear_follow_right(step: &mut Step<'_, '_>, id: u8) -> Result<(), Misfit> {
     let end = step.record.end;
     if let Some(page) = step.page_or_image(id) {

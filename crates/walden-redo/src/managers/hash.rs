@@ -208,7 +208,8 @@ fn delete_from<'s>(step: &'s mut Step<'_, '_>, id: u8) -> Result<Option<&'s mut 
 fn squeeze_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let squeeze = field(XlHashSqueezePage::read(step.main()))?;
     let data = step.data(1);
-    // Until 16, this page gets the record's LSN even if the record refers to it only for its lock.
+    // Until 16, the page that receives the tuples gets the record's LSN even if the record refers to this
+    // page only to lock it.
     let written = squeeze.tuples > 0 || squeeze.is_onto_previous_page || step.version() < Major::V17;
     if written && let Some(page) = step.page(1) {
         HashPageOpaqueData::from_page(page)?;

@@ -53,8 +53,8 @@ pub(crate) fn new_page<'s>(step: &'s mut Step<'_, '_>, id: u8) -> Result<Option<
 /// Returns the items that were added to a page last, in their order: the line pointer number that each got
 /// when it was added (later insertions may have moved it) and its bytes.
 ///
-/// A new item is placed below all others (`PageAddItemExtended`), so the lowest ones are the newest. `None`
-/// if the page has fewer items, or if they are too long for a block's data.
+/// A new item is placed below all other items (`PageAddItemExtended`), so the items with the lowest offsets
+/// are the newest. `None` if the page has fewer items, or if they are too long for a block's data.
 pub(crate) fn newest_items(page: &Page, count: impl Into<usize>) -> Option<Vec<(u16, &[u8])>> {
     let mut items = Vec::with_capacity(page.items().into());
     for number in 1..=page.items() {

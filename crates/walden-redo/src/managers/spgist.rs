@@ -338,8 +338,8 @@ impl Dead {
     }
 }
 
-/// Replaces tuples by dead ones: `first` replaces the first listed tuple, and `rest` the others
-/// (`spgPageIndexMultiDelete`).
+/// Replaces tuples by dead ones: `first` replaces the first listed tuple, and `rest` all further listed
+/// tuples (`spgPageIndexMultiDelete`).
 fn delete(page: &mut Page, numbers: &[u16], first: Dead, rest: Dead) -> Result<(), Misfit> {
     let mut sorted = numbers.to_vec();
     sorted.sort_unstable();

@@ -79,7 +79,8 @@ pub mod flags {
 
 /// Bit of `t_info`: `t_tid` is not the TID of a heap tuple.
 pub const INDEX_ALT_TID_MASK: u16 = INDEX_AM_RESERVED_BIT;
-/// Bits of the offset number of such a `t_tid`: number of TIDs in the posting list, or of key attributes.
+/// Bits of the offset number in the `t_tid` of a pivot tuple or posting list that hold the number of TIDs in
+/// the list, or of key attributes.
 pub const BT_OFFSET_MASK: u16 = 0x0FFF;
 /// Bit of that offset number: a pivot tuple ends with the TID of a heap tuple.
 pub const BT_PIVOT_HEAP_TID_ATTR: u16 = 0x1000;

@@ -37,7 +37,8 @@ impl Page {
         Ok(())
     }
 
-    /// Removes unused line pointers at the end, except for the first one (`PageTruncateLinePointerArray`).
+    /// Removes unused line pointers at the end of the array, but always keeps the first line pointer
+    /// (`PageTruncateLinePointerArray`).
     pub fn truncate_line_pointers(&mut self) {
         let is_unused = |page: &Page, number| {
             LinePointer(page.u32_at(line_pointer_offset(number))).state() == ItemState::Unused

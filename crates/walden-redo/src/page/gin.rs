@@ -26,7 +26,7 @@ use super::{PAGE_BYTES, PAGE_CONTENTS, Page, u16_in};
 
 /// Offset of segments and posting items on a page of a posting tree (`GinDataPageGetData`).
 pub const GIN_DATA: usize = PAGE_CONTENTS + GIN_RIGHT_BOUND_BYTES;
-/// Bytes of the right bound before them, with padding.
+/// Bytes of the right bound, which precedes segments and posting items, with padding.
 pub const GIN_RIGHT_BOUND_BYTES: usize = 8;
 /// Maximum number of bytes of segments and posting items (`GinDataPageMaxDataSize`).
 pub const GIN_MAX_DATA_BYTES: usize = PAGE_BYTES - GinPageOpaqueData::BYTES - GIN_DATA;
@@ -115,8 +115,8 @@ impl SpecialArea for GinPageOpaqueData {
 }
 
 /// Returns a TID as a number that sorts like TIDs; segments have the distances between these numbers
-/// (`itemptr_to_uint64`). If the offset number exceeds [`MAX_PACKED_OFFSET_NUMBER`], the result is that of
-/// another TID.
+/// (`itemptr_to_uint64`). If the offset number exceeds [`MAX_PACKED_OFFSET_NUMBER`], the result is the number
+/// of a different TID.
 #[inline]
 pub fn tid_to_number(tid: Tid) -> u64 {
     u64::from(tid.block) << OFFSET_NUMBER_BITS | u64::from(tid.offset_number)
@@ -134,7 +134,7 @@ pub fn number_to_tid(number: u64) -> Option<Tid> {
 pub struct PostingSegment<'a> {
     /// The first TID.
     pub first: Tid,
-    /// The distances to the others, without padding.
+    /// The distances from each TID to the next, without padding.
     distances: &'a [u8],
 }
 
@@ -154,9 +154,9 @@ impl<'a> PostingSegment<'a> {
         GIN_SEGMENT_HEADER_BYTES + self.distances.len().next_multiple_of(2)
     }
 
-    /// Calls `each` with the numbers of the TIDs after the first one, in order (`ginPostingListDecode`).
-    /// Returns `None` at the first number that is cut off or not a TID's, after the calls for the numbers
-    /// before it.
+    /// Calls `each` with the numbers of the TIDs after the first TID, in order (`ginPostingListDecode`).
+    /// Returns `None` at the first number that is cut off or denotes no TID, after the calls for all previous
+    /// numbers.
     #[inline]
     pub fn others(&self, mut each: impl FnMut(u64)) -> Option<()> {
         const MAX_NUMBER: u64 = (1 << (u32::BITS + OFFSET_NUMBER_BITS)) - 1;
@@ -209,8 +209,8 @@ fn put_distance(mut distance: u64, out: &mut Vec<u8>) {
     out.push(distance as u8);
 }
 
-/// Appends a segment with a TID and the other TIDs until `max_bytes` are used. Returns the number of TIDs in
-/// it (`ginCompressPostingList`), or `None` if the numbers descend.
+/// Appends a segment with the first TID and further TIDs until the segment has `max_bytes` bytes. Returns the
+/// number of TIDs in it (`ginCompressPostingList`), or `None` if the numbers descend.
 #[inline]
 pub fn put_segment(
     first: Tid,

@@ -132,8 +132,8 @@ impl<'p> HeapTupleHeader<'p> {
         u16_in(self.0, INFOMASK)
     }
 
-    /// Returns `t_hoff`, the offset of the attributes. It is not guaranteed to be after the header or within
-    /// the tuple.
+    /// Returns `t_hoff`, the offset of the attributes in bytes. The offset is unchecked: it may be within the
+    /// header or after the tuple.
     #[inline]
     pub fn hoff(&self) -> u8 {
         self.0[HOFF]

@@ -80,8 +80,8 @@ impl Page {
         self.place(item, number, limit, number < limit).map(drop)
     }
 
-    /// Allocates a heap tuple at a line pointer that must be unused or the next one (`PageAddItem` of tables,
-    /// overwriting).
+    /// Allocates a heap tuple at a line pointer that must be unused, or directly after the last line pointer
+    /// (`PageAddItem` of tables, overwriting).
     pub fn add_heap_item(&mut self, item_bytes: usize, number: u16) -> Result<&mut [u8], Misfit> {
         self.check()?;
         let limit = self.items() + 1;
@@ -97,8 +97,8 @@ impl Page {
         Ok(&mut self.0[start..start + item_bytes])
     }
 
-    /// Puts an item at a line pointer that must be unused or the next one (`PageAddItem` with a number,
-    /// overwriting).
+    /// Puts an item at a line pointer that must be unused, or directly after the last line pointer
+    /// (`PageAddItem` with a number, overwriting).
     pub fn put_item(&mut self, item: &[u8], number: u16) -> Result<(), Misfit> {
         self.check()?;
         if number == 0 {
@@ -150,7 +150,7 @@ impl Page {
         Ok(())
     }
 
-    /// Deletes an item but keeps its line pointer, unless it is the last one
+    /// Deletes an item but keeps its line pointer as unused, unless this is the last line pointer
     /// (`PageIndexTupleDeleteNoCompact`).
     pub fn delete_item_keeping_numbers(&mut self, number: u16) -> Result<(), Misfit> {
         let (offset, size) = self.checked_item(number)?;
@@ -231,7 +231,7 @@ impl Page {
         self.compact()
     }
 
-    /// Replaces an item by another one, and moves the preceding bytes (`PageIndexTupleOverwrite`).
+    /// Replaces the bytes of an item by `item`, and moves the preceding bytes (`PageIndexTupleOverwrite`).
     pub fn overwrite_item(&mut self, number: u16, item: &[u8]) -> Result<(), Misfit> {
         let (offset, old_size) = self.checked_item(number)?;
         let new_size = max_align(item.len());

@@ -2,7 +2,7 @@
 //!
 //! This file has the page and its header. [`line_pointer`] and `items` are common to all access methods.
 //! [`heap_tuple`] and [`index_tuple`] have the headers of tuples; [`special`] and a module per access method
-//! have the special areas. Constants have PostgreSQL's names if it has one.
+//! have the special areas. Constants have PostgreSQL's names where PostgreSQL names them.
 //!
 //! ```text
 //! offset  width  PageHeaderData (bufpage.h)
@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Offsets and lengths come from pages and records that may be damaged. Each operation therefore checks all
-//! of them first, and changes nothing if one is invalid.
+//! offsets and lengths first, and changes nothing if one is invalid.
 
 pub mod brin;
 pub mod btree;
@@ -50,7 +50,7 @@ pub use line_pointer::{ItemState, LINE_POINTER_BYTES, LinePointer, line_pointer_
 pub use special::SpecialArea;
 pub use tid::Tid;
 
-/// Bytes of a page (`BLCKSZ`). Other sizes need a PostgreSQL compiled for them and are not replayed.
+/// Bytes of a page (`BLCKSZ`). Pages of a PostgreSQL that was compiled with another size are not replayed.
 pub const PAGE_BYTES: usize = 8192;
 /// Bytes of a page's header (`SizeOfPageHeaderData`): where line pointers start.
 pub const PAGE_HEADER_BYTES: usize = 24;
@@ -298,7 +298,7 @@ impl Page {
     /// Checks that `pd_lower`, `pd_upper` and `pd_special` are in order and on the page.
     ///
     /// # Errors
-    /// They are not.
+    /// They are out of order, or exceed the page.
     #[inline]
     pub fn check(&self) -> Result<(), Misfit> {
         let (lower, upper, special) = (self.lower(), self.upper(), self.special());

@@ -18,7 +18,7 @@ pub trait SpecialArea: Copy {
     /// Writes the fields there.
     fn write(self, page: &mut Page);
 
-    /// Checks that the area's page id is that of the access method, if it has page ids.
+    /// Checks that the area has the page id of the access method, if the access method has page ids.
     ///
     /// # Errors
     /// The page belongs to another access method.
@@ -40,7 +40,7 @@ pub trait SpecialArea: Copy {
     /// Changes the area of a page of this access method.
     ///
     /// # Errors
-    /// The same as [`SpecialArea::from_page`].
+    /// The errors of [`SpecialArea::from_page`].
     #[inline]
     fn change(page: &mut Page, change: impl FnOnce(&mut Self)) -> Result<(), Misfit> {
         let mut area = Self::from_page(page)?;

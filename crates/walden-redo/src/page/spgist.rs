@@ -45,9 +45,9 @@ pub const PLACEHOLDER: u8 = 3;
 
 /// Bytes of a tuple that is not live (`SGDTSIZE`).
 pub const DEAD_TUPLE_BYTES: usize = 16;
-/// Offset of the target in such a tuple, a TID.
+/// Offset of the target of a redirect, a TID, in a tuple that is not live.
 pub const DEAD_TARGET: usize = 6;
-/// Offset of the transaction in such a tuple.
+/// Offset of the transaction ID in a tuple that is not live.
 pub const DEAD_XID: usize = 12;
 /// Bytes of a leaf tuple's header, without the null bitmap (`SGLTHDRSZ`).
 pub const LEAF_TUPLE_HEADER_BYTES: usize = 12;

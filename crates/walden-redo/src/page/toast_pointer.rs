@@ -25,7 +25,7 @@ pub struct ToastPointer {
 }
 
 impl ToastPointer {
-    /// Reads a reference, header included; `None` if the header is another one or the bytes are cut off.
+    /// Reads a reference, header included; `None` if the bytes have another header or are cut off.
     pub fn read(bytes: &[u8]) -> Option<ToastPointer> {
         let content = bytes.strip_prefix(&TOAST_POINTER_HEADER)?;
         let (words, _) = content.as_chunks::<4>();

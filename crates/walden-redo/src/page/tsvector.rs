@@ -9,11 +9,11 @@
 //!                and the positions (WordEntryPos, 2 bytes: position in 14 bits, from 1 on; weight in 2 bits)
 //! ```
 
-/// Bytes of the number of words, and of each `WordEntry`.
+/// Size in bytes of the field with the number of words, and of each `WordEntry`.
 pub const WORD_ENTRY_BYTES: usize = 4;
-/// Bytes of the number of positions, and of each `WordEntryPos`. The first one has the same alignment.
+/// Size and alignment in bytes of the field with the number of positions, and size of each `WordEntryPos`.
 pub const POSITION_BYTES: usize = 2;
-/// The largest position; later words have it, too (`MAXENTRYPOS` less 1).
+/// The largest position, which all later words have too (`MAXENTRYPOS` less 1).
 pub const MAX_POSITION: u16 = (1 << POSITION_BITS) - 1;
 
 const POSITION_BITS: u32 = 14;
@@ -23,9 +23,9 @@ const POSITION_BITS: u32 = 14;
 pub struct WordEntry {
     /// Whether positions follow the word.
     pub has_positions: bool,
-    /// Bytes of the word.
+    /// Length of the word in bytes.
     pub len: usize,
-    /// Offset of the word from the first word's start.
+    /// Offset of the word from the start of the first word, in bytes.
     pub at: usize,
 }
 

@@ -28,7 +28,7 @@ pub const MAX_SHORT_CONTENT: usize = 0x7F - 1;
 pub const TOAST_POINTER_BYTES: usize = TOAST_POINTER_HEADER.len() + TOAST_POINTER_CONTENT;
 /// Bytes of `varatt_external`, which locates the value.
 pub const TOAST_POINTER_CONTENT: usize = 16;
-/// The first bytes of such a reference: a size of 0 and `VARTAG_ONDISK`.
+/// The first bytes of a reference to a value in a TOAST table: a size of 0 and `VARTAG_ONDISK`.
 pub const TOAST_POINTER_HEADER: [u8; 2] = [1, 18];
 /// Bytes of a value's content in each chunk of a TOAST table but its last (`TOAST_MAX_CHUNK_SIZE` with pages
 /// of 8 kB).

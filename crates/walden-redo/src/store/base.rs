@@ -11,8 +11,8 @@ use super::state::StateCode;
 use super::{BlockKey, IN_BASE, PageStore, Slot};
 use crate::page::Page;
 
-/// Pages of a base backup or of a stopped server's data directory, to which the changes in the WAL apply.
-/// They must not change while the store uses them.
+/// Pages of a base backup or of a stopped server's data directory, to which the changes in the WAL apply. The
+/// files must not change while the store uses them.
 pub trait BasePages: std::fmt::Debug + Send {
     /// Reads a page into `page`; false if the backup does not have the block.
     fn read(&mut self, key: BlockKey, page: &mut Page) -> io::Result<bool>;

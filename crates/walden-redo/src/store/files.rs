@@ -50,8 +50,8 @@ impl PageStore {
         self.drop_files_of(database, |within| tablespace.is_none_or(|tablespace| within == tablespace));
     }
 
-    /// Forgets all pages of a database in several tablespaces. A record may name millions of them, so this
-    /// visits the known forks once, not once for each tablespace.
+    /// Forgets all pages of a database in several tablespaces. A record may name millions of tablespaces, so
+    /// this function visits the known forks once, not once for each tablespace.
     pub fn drop_database_in(&mut self, database: u32, tablespaces: impl Iterator<Item = u32>) {
         // The hash is seeded, so that no record can contain millions of numbers whose hashes collide.
         let tablespaces: HashSet<u32> = tablespaces.collect();

@@ -116,7 +116,8 @@ impl PageStore {
         }
     }
 
-    /// Makes a page unknown because it could not be written or read, and keeps the first such failure.
+    /// Makes a page unknown because it could not be written or read, and keeps the first of these failures
+    /// for [`PageStore::failure`].
     pub(super) fn lose(&mut self, slot: Slot, what: String, error: io::Error) {
         self.failure.get_or_insert(StoreFailure { what, error });
         self.forget(slot);

@@ -1,7 +1,7 @@
 //! The last known content of every page that the WAL changed.
 //!
-//! Each block that a record referred to has an entry of 32 bytes. Its page is in memory, in the spill file,
-//! in the base backup, lent to the caller ([`PageStore::take`]), or not known.
+//! Each block that a record referred to has an entry of 32 bytes. The page of the block is in memory, in the
+//! spill file, in the base backup, lent to the caller ([`PageStore::take`]), or not known.
 
 mod base;
 mod files;
@@ -105,7 +105,7 @@ pub struct StoreOptions {
     /// The pages that the store keeps. Other pages are not changed, and have no entries.
     pub share: PageShare,
     /// Pages that the rest of the WAL overwrites: earlier changes of them are not replayed. The records to be
-    /// replayed must have all of these, and must not copy a database.
+    /// replayed must contain all overwriting records, and must not copy a database.
     pub overwrites: Arc<Overwrites>,
 }
 
@@ -130,7 +130,8 @@ impl Default for StoreOptions {
     }
 }
 
-/// Bytes to account for a block's entry, its hash table entry, and the free capacity of both containers.
+/// Bytes to account for a block: its entry, its hash table entry, and its share of the free capacity of both
+/// tables.
 pub const NOTE_BYTES: usize = 96;
 /// Pages that stay in memory even if [`StoreOptions::memory_bytes`] is less.
 pub const MIN_RESIDENT: usize = 8;
@@ -212,17 +213,17 @@ struct Entry {
 
 /// The entry belongs to a block; otherwise it is free.
 const LIVE: u8 = 1;
-/// Its page was used since the clock's hand last passed.
+/// The entry's page was used since the hand of the clock algorithm last passed.
 const USED: u8 = 2;
-/// Its slot is in the ring.
+/// The entry's slot is in the ring of the clock algorithm.
 const LISTED: u8 = 4;
-/// Its page differs from the copy in the spill file or the base backup.
+/// The entry's page differs from the copy in the spill file or the base backup.
 const CHANGED: u8 = 8;
-/// Its page is lent to the caller.
+/// The entry's page is lent to the caller.
 const TAKEN: u8 = 16;
-/// Its page can be read from the base backup again, unless `CHANGED` is set.
+/// The entry's page can be read from the base backup again, unless `CHANGED` is set.
 const IN_BASE: u8 = 32;
-/// Its page was read through [`PageStore::page`]; the flag survives eviction and release.
+/// The entry's page was read through [`PageStore::page`]; the flag survives eviction and release.
 const SEEN: u8 = 64;
 
 const _: () = assert!(size_of::<Entry>() == 32);
@@ -291,7 +292,7 @@ impl PageStore {
         }
     }
 
-    /// Returns the record that last changed a page; `None` if the page is still that of the base backup.
+    /// Returns the record that last changed a page; `None` if no record has changed the base backup's page.
     pub fn last(&self, slot: Slot) -> Option<LastRecord> {
         let entry = &self.entries[slot.0 as usize];
         let kind = Kind::from_index(entry.last_kind.into())?;
@@ -304,8 +305,8 @@ impl PageStore {
         self.entries[slot.0 as usize].last_kind == NO_KIND
     }
 
-    /// Returns whether a page is still that of the base backup and may be torn. The WAL then has a full-page
-    /// image of it before any change, because the backup starts with a checkpoint.
+    /// Returns whether no record has changed the base backup's page, which may be torn. The WAL then has a
+    /// full-page image of it before any change, because the backup starts with a checkpoint.
     #[inline]
     pub fn may_be_torn(&self, slot: Slot) -> bool {
         self.entries[slot.0 as usize].last_kind == NO_KIND
@@ -537,13 +538,13 @@ impl PageStore {
         self.failure.as_ref()
     }
 
-    /// Returns the number of pages in memory, and of pages in the spill file; those in both count twice.
+    /// Returns the number of pages in memory, and of pages in the spill file; pages in both count twice.
     pub fn kept(&self) -> (usize, usize) {
         (self.resident, self.spill.pages())
     }
 
-    /// Returns the maximum number of blocks that the store has had at one time, known or not. It bounds the
-    /// number of entries and pages.
+    /// Returns the maximum number of blocks, known or not, that the store has had at one time. The number
+    /// bounds the entries and pages.
     pub fn most_blocks(&self) -> usize {
         self.entries.len()
     }

@@ -13,7 +13,8 @@ use super::BlockKey;
 pub struct Overwrites(FxHashMap<BlockKey, Lsn>);
 
 impl Overwrites {
-    /// Maximum number of pages (some 64 MB). The first ones are kept: without an entry, changes are replayed.
+    /// Maximum number of pages; their entries take some 64 MB. Later pages are not added: replay applies all
+    /// changes of a page without an entry.
     pub const MAX_PAGES: usize = 1 << 20;
 
     /// Notes the pages that a record overwrites. Records must be noted in the order of the WAL.
@@ -26,7 +27,7 @@ impl Overwrites {
         }
     }
 
-    /// Adds those of later WAL.
+    /// Adds the overwritten pages of later WAL.
     pub fn append(&mut self, later: Overwrites) {
         later.0.into_iter().for_each(|(key, lsn)| self.insert(key, lsn));
     }

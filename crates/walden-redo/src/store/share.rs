@@ -6,7 +6,7 @@ use super::BlockKey;
 /// tables evenly; a large one lets each store write long pieces of a file.
 const BLOCKS: u32 = 64;
 
-/// One of several shares of all pages. Each page belongs to exactly one of them.
+/// One of several shares of all pages. Each page belongs to exactly one share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageShare {
     index: u32,
@@ -17,8 +17,8 @@ impl PageShare {
     /// All pages.
     pub const ALL: PageShare = PageShare { index: 0, count: 1 };
 
-    /// Returns the share with an index, counted from 0, among `count` shares. Without shares, or after the
-    /// last one, it is [`PageShare::ALL`].
+    /// Returns the share with an index, counted from 0, among `count` shares. Returns [`PageShare::ALL`] if
+    /// `index` is not less than `count`.
     pub fn new(index: u32, count: u32) -> PageShare {
         match index < count {
             true => PageShare { index, count },
@@ -43,7 +43,7 @@ impl PageShare {
             (key.relation.relation ^ key.relation.database.rotate_left(16)).wrapping_mul(0x9E37_79B1);
         let place = (key.block / BLOCKS).wrapping_mul(4).wrapping_add(u32::from(key.fork.0));
         let mixed = (relation ^ place).wrapping_mul(0x85EB_CA6B);
-        // The upper bits are the best ones; the product maps them to an index.
+        // The upper bits are mixed best; the product maps them to an index.
         let mixed = mixed ^ (mixed >> 15);
         ((u64::from(mixed) * u64::from(self.count)) >> 32) as u32 == self.index
     }

@@ -16,8 +16,8 @@ impl Place {
     pub(super) const NONE: Place = Place(u32::MAX);
 }
 
-/// The file, created when the first page is written. It has no name, so the kernel removes it when the
-/// process ends.
+/// The spill file, created when the first page is written. The file has no name, so the kernel removes it
+/// when the process ends.
 #[derive(Debug)]
 pub(super) struct Spill {
     folder: PathBuf,
@@ -35,7 +35,7 @@ impl Spill {
         &self.folder
     }
 
-    /// Writes a page to its place, or to a free one if it has none. Returns the place.
+    /// Writes a page to its place in the file, or to a free place if `place` is none. Returns the place.
     pub(super) fn write(&mut self, place: Place, page: &Page) -> io::Result<Place> {
         let file = match &mut self.file {
             Some(file) => file,

@@ -1,4 +1,4 @@
-//! Whether a page's content is known, and the encoding of that in an entry's byte.
+//! Whether a page's content is known, and the encoding of this state in one byte of an entry.
 
 use super::PageStore;
 use crate::page::Misfit;
@@ -6,9 +6,10 @@ use crate::page::Misfit;
 /// Whether a page's content is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// The page is PostgreSQL's after the last record, except for hints, which are not logged.
+    /// The page equals the server's page after the last replayed record, except for hint bits, which are not
+    /// logged.
     Exact,
-    /// The content is not known, for this reason.
+    /// The page's content is unknown, for this reason.
     Unknown(Unknown),
     /// A record of a resource manager that is not replayed changed the page; the next image makes it exact
     /// again.
@@ -22,7 +23,7 @@ pub enum Unknown {
     NotSeen,
     /// A record did not fit the page.
     Misfit(Misfit),
-    /// Its database was copied file by file.
+    /// The page's database was copied file by file.
     DatabaseCopied,
     /// The page could not be written or read back: see [`PageStore::failure`].
     Lost,

@@ -1,8 +1,8 @@
 //! The catalogs of a base backup or of a stopped server's data directory.
 //!
 //! This module does not decide which row version is valid at the WAL's start. A backup is copied while the
-//! server runs, so its files may contain changes from the WAL. Each version is returned with its
-//! transactions, unless these are settled.
+//! server runs, so its files may contain changes from the WAL. Each row version is returned with its
+//! transactions, unless their outcome is known from the page.
 
 use std::fs;
 use std::io;
@@ -26,7 +26,7 @@ use crate::encoding::Encoding;
 pub(crate) enum By {
     /// No transaction, or one that was aborted.
     Nobody,
-    /// A transaction older than all relevant ones.
+    /// A transaction older than all relevant transactions.
     Frozen,
     /// A transaction, and whether it committed according to the backup.
     Transaction { xid: u32, committed: bool },
@@ -111,14 +111,16 @@ pub(crate) fn database_rows(data: &mut DataDir) -> io::Result<FxHashMap<u32, Dat
     let mut clog = CommitLog::new(data.path());
     let mut found = FxHashMap::default();
     read_all(data, file, &mut clog, |tuple, _| {
-        // Its first columns are the OID, the name, the owner and the encoding in every version.
+        // In every version of PostgreSQL, the first columns of `pg_database` are the OID, the name, the owner
+        // and the encoding.
         let hoff = HeapTupleHeader::parse(tuple).map_or(0, |header| usize::from(header.hoff()));
         let Some((oid, rest)) = tuple.get(hoff..).and_then(|row| row.split_first_chunk()) else { return };
         let Some((name, rest)) = rest.split_at_checked(NAME_BYTES) else { return };
         let Some(encoding) = rest.get(OID_BYTES..).and_then(|rest| rest.first_chunk()) else { return };
         let encoding = Encoding::from_number(u32::from_le_bytes(*encoding)).unwrap_or_default();
         let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-        // The encoding of this name is unknown: it is that of the database in which it was created.
+        // The encoding of this name is unknown: the name has the encoding of the database in which it was
+        // created.
         let name = String::from_utf8_lossy(&name[..end]).into_owned();
         found.insert(u32::from_le_bytes(*oid), DatabaseRow { name, encoding });
     })?;

@@ -23,7 +23,7 @@ pub fn is_large_object_catalog(relation: u32) -> bool {
 }
 
 /// The columns and primary keys of the catalogs, which are the same in all versions. Saved names contain only
-/// those of users' tables.
+/// columns and keys of users' tables.
 pub(crate) fn large_object_rows() -> Vec<Row> {
     let columns = |relation: u32, key: i16, columns: &[(&str, u32, i16)]| {
         let mut rows = Vec::new();

@@ -37,7 +37,7 @@ pub(crate) struct Catalog {
     pub database: u32,
     /// The database's default tablespace.
     pub tablespace: u32,
-    /// Its default tablespaces before or after it is moved.
+    /// The database's default tablespaces before or after the database is moved.
     pub other_tablespaces: Vec<u32>,
     rows: FxHashMap<Key, Row>,
     pub types: Types,
@@ -112,7 +112,7 @@ impl Catalog {
     pub fn schema(&self, namespace: u32) -> &str {
         match self.rows.get(&Key::Namespace(namespace)) {
             Some(Row::Namespace { name, .. }) => name,
-            // Names do not contain schemas' OIDs. These are initdb's.
+            // Names do not contain schemas' OIDs, but initdb's schemas have fixed OIDs.
             _ => INITIAL_SCHEMAS.iter().find(|(oid, _)| *oid == namespace).map_or("", |(_, name)| name),
         }
     }

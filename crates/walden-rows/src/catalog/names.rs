@@ -43,8 +43,8 @@ pub(crate) fn from_names(names: &Names, database: u32) -> Catalog {
             let row = Row::Enum { oid, of: of.oid, label };
             catalog.set(row.key(), Some(row));
         }
-        // For an `ALTER TYPE`, the WAL contains only the attributes that it changes. The others must already
-        // be present.
+        // For an `ALTER TYPE`, the WAL contains only the attributes that the command changes. All other
+        // attributes must already be present.
         if of.kind == 'c' {
             for column in &of.columns {
                 let row = Row::Attribute { relation: of.relation, column: column.clone() };
@@ -113,7 +113,7 @@ pub(crate) fn from_names(names: &Names, database: u32) -> Catalog {
 fn with_label(types: &Types, row: &Row) -> Option<Row> {
     let Row::Attribute { relation, column } = row else { return None };
     let Missing::Text(label) = &column.missing else { return None };
-    // Several labels may have the same inexact form.
+    // Several labels may have the same inexact text.
     if !is_exact(label) {
         return None;
     }
@@ -122,7 +122,7 @@ fn with_label(types: &Types, row: &Row) -> Option<Row> {
     Some(Row::Attribute { relation: *relation, column: Column { missing, ..column.clone() } })
 }
 
-/// The files of the catalogs: those in the names, otherwise those that initdb assigns.
+/// Returns the files of the catalogs: the files in the names, otherwise the files that initdb assigns.
 pub(crate) fn catalog_files(names: &Names, database: u32, tablespace: u32) -> FxHashMap<u32, RelFileLocator> {
     let known = current_files(names, database);
     let all = [
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(missing(20_000, "inexact \u{FFFD}"), None);
     }
 
-    /// `ALTER TYPE ... ADD ATTRIBUTE` within the WAL adds an attribute to those in the names.
+    /// `ALTER TYPE ... ADD ATTRIBUTE` within the WAL adds an attribute to the attributes in the names.
     #[test]
     fn attributes_of_composite_types_follow_the_log() {
         let column = |number| Column::plain(number, "c", 23, 4, 'i');

@@ -101,14 +101,15 @@ impl Row {
 /// Classifies an update of a column's row as a step of `ALTER COLUMN ... TYPE`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum TypeUpdate {
-    /// It changes something else, or is no update.
+    /// The update changes other fields, or the change is no update.
     #[default]
     No,
-    /// It keeps the type, its modifier and the collation. The likely reason is an expression (`USING`).
+    /// The update keeps the type, its modifier and the collation. The likely reason is an expression
+    /// (`USING`).
     Same,
-    /// It sets a different type, modifier or collation.
+    /// The update sets a different type, modifier or collation.
     Other,
-    /// It sets the expression of a generated column.
+    /// The update sets the expression of a generated column.
     Expression,
 }
 
@@ -159,15 +160,15 @@ pub(crate) fn type_update(layouts: &FxHashMap<u32, Layout>, old: &[u8], new: &[u
     let mut others = names.filter(|name| !TYPE_COLUMNS.contains(name) && !OF_TYPE_COLUMNS.contains(name));
     match (others.all(is_same), TYPE_COLUMNS.into_iter().all(is_same)) {
         (false, _) => TypeUpdate::No,
-        // A rewrite changes this for all columns that were added with a default, before and after it
-        // (`RelationClearMissing`).
+        // A rewrite changes this field for all columns that were added with a default before or after the
+        // altered column (`RelationClearMissing`).
         (true, true) if !is_same(MISSING_COLUMN) => TypeUpdate::No,
         (true, true) => TypeUpdate::Same,
         (true, false) => TypeUpdate::Other,
     }
 }
 
-/// `SET EXPRESSION` removes the expression before it stores the new one (`ATExecSetExpression`).
+/// `SET EXPRESSION` removes the old expression before it stores the new expression (`ATExecSetExpression`).
 fn gets_expression(old: &Fields<'_>, new: &Fields<'_>) -> bool {
     let has_expression = |fields: &Fields<'_>| fields.bool("atthasdef");
     let is_generated = new.letter("attgenerated").is_some_and(|letter| letter != '\0');
@@ -240,8 +241,8 @@ pub(crate) fn read(
 /// table changes these catalogs.
 pub(crate) const DISTINCT_CATALOGS: [u32; 3] = [oid::PG_CLASS, oid::PG_ATTRIBUTE, oid::PG_TYPE];
 
-/// Other catalogs. Rows of a user's table resemble theirs only if the table is defined like the catalog. They
-/// are searched for if the names show that the catalog was rewritten.
+/// Other catalogs. Rows of a user's table resemble theirs only if the table is defined like the catalog. Such
+/// rows are searched for if the names show that the catalog was rewritten.
 pub(crate) const OTHER_CATALOGS: [u32; 4] =
     [oid::PG_INDEX, oid::PG_ENUM, oid::PG_NAMESPACE, oid::PG_INHERITS];
 
@@ -272,7 +273,8 @@ pub(crate) fn is_likely_row(
     }
 }
 
-/// Does the same for [`OTHER_CATALOGS`]; `None` if the tuple has other columns.
+/// Returns whether a tuple is likely a row of one of [`OTHER_CATALOGS`]; `None` if the tuple has other
+/// columns.
 fn is_likely_other(catalog: u32, layouts: &FxHashMap<u32, Layout>, tuple: &[u8]) -> Option<bool> {
     /// Bytes of the columns, which have a fixed length.
     const ENUM_BYTES: usize = 4 + 4 + 4 + 64;

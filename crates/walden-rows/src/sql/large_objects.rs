@@ -42,16 +42,16 @@ struct Metadata {
 /// `lomacl`.
 #[derive(Clone, Default, PartialEq, Eq)]
 enum Privileges {
-    /// Null: those of the owner alone.
+    /// Null: only the owner has privileges.
     #[default]
     Default,
     Granted(Vec<AclItem>),
-    /// They could not be read.
+    /// The privileges could not be read.
     Unknown,
 }
 
-/// A value of the type `aclitem` (`acl.h`): the privileges on a large object that a role has from another
-/// one.
+/// A value of the type `aclitem` (`acl.h`): the privileges on a large object that one role has granted to
+/// another role.
 #[derive(Clone, PartialEq, Eq)]
 struct AclItem {
     /// 0 for `PUBLIC`.
@@ -228,8 +228,8 @@ impl Metadata {
 /// The call that creates a large object.
 const CREATE: &str = "PERFORM lo_create(";
 
-/// Whether a statement of these catalogs creates a large object. It sets neither comments nor security
-/// labels.
+/// Whether a statement of these catalogs creates a large object. Such a statement sets neither comments nor
+/// security labels.
 pub fn creates_large_object(statement: &str) -> bool {
     statement.starts_with(CREATE)
 }

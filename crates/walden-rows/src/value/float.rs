@@ -5,10 +5,10 @@ use std::fmt;
 
 /// Numbers with this or a larger decimal exponent are printed with an exponent (`d2s.c`).
 const FLOAT8_EXPONENT: i32 = 15;
-/// The same for `float4` (`f2s.c`).
+/// Smallest decimal exponent at which a `float4` is printed with an exponent (`f2s.c`).
 const FLOAT4_EXPONENT: i32 = 6;
 
-/// Maximum number of digits after the first one that a number needs.
+/// Maximum number of digits after the first digit that a number needs.
 const MAX_FRACTION: usize = 16;
 
 /// A floating point number as stored. Two are equal if their bytes are, so NaN equals itself, and zeros of
@@ -63,7 +63,7 @@ fn float4(value: f32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 /// Returns the number of digits after the point of a number in its shortest form. Of two equally long and
-/// equally near numbers, PostgreSQL uses the even one, as Rust does with a given number of digits.
+/// equally near numbers, PostgreSQL uses the even number, as Rust does with a given number of digits.
 fn digits(scientific: &str) -> usize {
     let mantissa = scientific.split('e').next().unwrap_or_default();
     mantissa.split_once('.').map_or(0, |(_, fraction)| fraction.len())
@@ -79,8 +79,8 @@ struct Binary {
 
 impl Binary {
     /// Whether a decimal number is exactly in the middle between a binary number and its neighbour.
-    /// PostgreSQL does not print such a number, as other programs may round it to either (`STRICTLY_SHORTEST`
-    /// in `ryu_common.h`); Rust does.
+    /// PostgreSQL does not print such a number, as other programs may round it to either of the two
+    /// (`STRICTLY_SHORTEST` in `ryu_common.h`); Rust prints it.
     fn is_boundary(self, bits: u64, scientific: &str) -> bool {
         let fraction = bits & ((1 << self.mantissa_bits) - 1);
         let exponent =
@@ -91,7 +91,8 @@ impl Binary {
         };
         let unit = exponent - self.bias;
         let above = (2 * mantissa + 1, unit - 1);
-        // The distance to the number below a power of two is half of that to the number above.
+        // The distance from a power of two to the next lower number is half the distance to the next higher
+        // number.
         let below = match fraction == 0 && exponent > 1 {
             true => (4 * mantissa - 1, unit - 2),
             false => ((2 * mantissa).saturating_sub(1), unit - 1),
@@ -126,7 +127,7 @@ fn special(value: f64) -> Option<&'static str> {
     }
 }
 
-/// Converts Rust's notation, such as `-1.25e-7`, to that of C's `%g`.
+/// Converts Rust's notation, such as `-1.25e-7`, to the notation of C's `%g`.
 fn shortest(scientific: &str, limit: i32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);

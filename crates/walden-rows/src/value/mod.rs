@@ -1,7 +1,7 @@
 //! A column's value, typed, and formatted as PostgreSQL does.
 //!
-//! The format is that of the server's defaults: `datestyle` ISO, `timezone` UTC, `intervalstyle` postgres,
-//! `extra_float_digits` 1, `bytea_output` hex, `lc_monetary` C.
+//! The format follows the server's default settings: `datestyle` ISO, `timezone` UTC, `intervalstyle`
+//! postgres, `extra_float_digits` 1, `bytea_output` hex, `lc_monetary` C.
 
 mod float;
 mod geometry;
@@ -39,7 +39,7 @@ pub enum Value {
     Int4(i32),
     /// `int8`
     Int8(i64),
-    /// `oid` and the types based on it: `xid`, `cid`, `regclass` and similar ones, which are printed as
+    /// `oid` and the types based on it: `xid`, `cid`, `regclass` and similar types, which are printed as
     /// numbers.
     Oid(u32),
     /// `xid8`
@@ -91,7 +91,7 @@ pub enum Value {
     Bits {
         /// Number of bits.
         count: u32,
-        /// The bits, the first one the highest of the first byte.
+        /// The bits: the first bit is the highest bit of the first byte.
         bytes: Vec<u8>,
     },
     /// `tid`

@@ -10,7 +10,7 @@ use super::Value;
 pub struct Dimension {
     /// Number of elements.
     pub length: usize,
-    /// Index of the first one.
+    /// Index of the first element.
     pub lower: i32,
 }
 
@@ -28,15 +28,15 @@ pub struct Array {
 /// A range. A bound of `None` is infinite.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Range {
-    /// Whether it contains nothing.
+    /// Whether the range contains no value.
     pub is_empty: bool,
     /// The lower bound.
     pub lower: Option<Box<Value>>,
     /// The upper bound.
     pub upper: Option<Box<Value>>,
-    /// Whether the lower bound is part of it.
+    /// Whether the lower bound belongs to the range.
     pub has_lower: bool,
-    /// Whether the upper bound is part of it.
+    /// Whether the upper bound belongs to the range.
     pub has_upper: bool,
 }
 

@@ -9,7 +9,7 @@ use crate::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE, Names};
 /// file numbers, its path, or its name; `has_names` is whether the caller has named sources of names.
 ///
 /// # Errors
-/// A text that explains why there is no such relation.
+/// A text that explains why the text denotes no relation.
 pub fn find_block(
     text: &str,
     given: Option<Fork>,
@@ -98,7 +98,7 @@ pub(super) fn label(key: BlockKey, names: &Names) -> String {
     }
 }
 
-/// Formats numbers as ranges, at most ten of them.
+/// Formats numbers as ranges, at most ten ranges.
 pub(super) fn ranges(numbers: impl Iterator<Item = u32>) -> String {
     const MAX_SHOWN: usize = 10;
     let mut runs: Vec<(u32, u32)> = Vec::new();

@@ -34,11 +34,11 @@ pub const END: Lsn = Lsn(u64::MAX);
 #[non_exhaustive]
 pub enum BlockError {
     /// The base backup belongs to another cluster than the WAL.
-    #[error("the base backup is of the cluster with the system identifier {base}, the WAL is of {log}")]
+    #[error("the base backup belongs to the cluster with the system identifier {base}, the WAL to {log}")]
     OtherCluster {
-        /// That of the base backup.
+        /// System identifier of the base backup.
         base: u64,
-        /// That of the WAL.
+        /// System identifier of the WAL.
         log: u64,
     },
     /// The base backup cannot be read.
@@ -46,7 +46,7 @@ pub enum BlockError {
     Base(#[from] io::Error),
 }
 
-/// Why a page is not known, and how to know it.
+/// Why a page is not known, and a remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reason {
     /// The reason.
@@ -71,8 +71,8 @@ pub struct BlockHistory {
     base: Option<DataDir>,
     moments: Vec<Lsn>,
     follow: Follow,
-    /// Start of the first run that was read, and the LSN up to which the WAL could be read. If nothing had to
-    /// be read, start and end of all runs.
+    /// The start LSN of the first run that was read, and the LSN up to which the WAL could be read. If no run
+    /// had to be read, the start and end LSN of all runs.
     range: (Lsn, Lsn),
     /// Information about the base backup.
     pub notes: Vec<String>,
@@ -81,9 +81,9 @@ pub struct BlockHistory {
 }
 
 impl BlockHistory {
-    /// Replays the records of a block. `wanted` is the relation as the user named it, for error texts.
-    /// Without `moments`, collects the history; with them, the pages at these LSNs. `done` receives the
-    /// bytes of each segment that was read.
+    /// Replays the records of a block. `wanted` is the relation as the user named it, for error texts. If
+    /// `moments` is empty, collects the block's history, otherwise its pages at these LSNs. `done` receives
+    /// the number of bytes of each segment that was read.
     ///
     /// # Errors
     /// The base backup is of another cluster, or cannot be read.
@@ -278,7 +278,7 @@ impl BlockHistory {
                  after the next image"
             }
             PageState::Unknown(Unknown::DatabaseCopied) => {
-                "the page is that of the database that was copied, so far"
+                "so far, the page is a copy from the database that was copied"
             }
             PageState::Unknown(Unknown::Lost) => "check the files of the base backup",
             PageState::Untracked => {
@@ -348,8 +348,8 @@ impl BlockHistory {
         page
     }
 
-    /// Returns the place of the block: its file relative to the data directory, the byte offset in that file,
-    /// and the number of blocks before it there.
+    /// Returns where the block is stored: its file relative to the data directory, the byte offset in that
+    /// file, and the number of blocks that precede it in that file.
     pub fn place(&self) -> (String, u64, u32) {
         let file_blocks =
             self.base.as_ref().map_or(place::FILE_BLOCKS, |base| base.control().blocks_per_segment);
@@ -398,7 +398,7 @@ fn last_kind(snapshot: &Snapshot) -> Option<Kind> {
     snapshot.last.map(|last| last.kind)
 }
 
-/// Returns the LSN of a snapshot in words.
+/// Returns the LSN of a snapshot as text for messages.
 pub fn shown(snapshot: &Snapshot) -> String {
     if snapshot.at == END {
         format!("the end of the WAL, {}", snapshot.reached)

@@ -25,7 +25,7 @@ use crate::tar_file::{self, TarMember};
 /// A file that has a segment, or seems to.
 pub struct Found {
     pub file: SegmentFile,
-    /// The timeline of the first page; if the segment's start was not decoded, that of the name.
+    /// The timeline of the first page; the timeline in the name if the segment's start was not decoded.
     pub first_page: Timeline,
 }
 
@@ -41,11 +41,11 @@ pub enum Look {
 
 /// The content of a tar file.
 pub struct TarContent {
-    /// Its segments, and files named like segments that are not segments.
+    /// The segments in the tar file, and files named like segments that are not segments.
     pub looks: Vec<Result<Look, Unreadable>>,
     /// Timeline histories: name and content.
     pub histories: Vec<(String, Vec<u8>)>,
-    /// Why it could not be read to its end.
+    /// Why the tar file could not be read to its end.
     pub fault: Option<UnreadableReason>,
 }
 
@@ -113,13 +113,13 @@ fn look_into_tar(candidate: &Candidate, compression: Compression) -> Result<Look
     Ok(Look::Tar(TarContent { looks, histories: tar.histories, fault }))
 }
 
-/// Returns a member as a segment, or `None` if it is not named like one. `before` is the segment found before
-/// it.
+/// Returns a member as a segment, or `None` if it is not named like a segment. `before` is the segment found
+/// before this member.
 ///
-/// The head of a member coded as records has the position, but not the version and the cluster. If the
-/// previous segment is its predecessor, they are copied from that one, otherwise the start of the content is
-/// decoded. Reading checks them on every page. Where `pg_resetwal` restarted the WAL, the member is a
-/// keyframe, whose start is decoded.
+/// The head of a member coded as records has the position, but not the version and the cluster. Version and
+/// cluster are copied from the previous segment if this member continues it, otherwise the start of the
+/// content is decoded. Reading checks both on every page. Where `pg_resetwal` restarted the WAL, the member
+/// is a keyframe, whose start is decoded.
 pub fn look_into_member(
     candidate: &Candidate,
     member: &Member,
@@ -172,7 +172,7 @@ pub fn look_into_member(
 /// Bytes of a member's content that are decoded to determine its kind.
 const PAGE_BYTES: usize = 8 << 10;
 
-/// The file or member of a content.
+/// The file or pack member that holds a segment's content.
 struct Content<'a> {
     path: &'a Path,
     compression: Compression,
@@ -234,9 +234,9 @@ fn look_into_content(
     Ok(Look::Segment(Found { file, first_page: info.timeline }))
 }
 
-/// Returns whether a segment's start is that of a WAL without earlier records: a shutdown checkpoint that
-/// links to no previous record. `pg_resetwal` writes it to a new segment (`WriteEmptyXLOG` in
-/// `pg_resetwal.c`), and `initdb` to the cluster's first one.
+/// Returns whether a segment starts WAL without earlier records: with a shutdown checkpoint that links to no
+/// previous record. `pg_resetwal` writes this checkpoint to a new segment (`WriteEmptyXLOG` in
+/// `pg_resetwal.c`), and `initdb` to the cluster's first segment.
 fn is_restarted(info: StreamInfo, address: Lsn, start: &[u8]) -> bool {
     let at = address.plus(LONG_HEADER as u64);
     let is_checkpoint = |header: RecordHeader| {
@@ -247,12 +247,13 @@ fn is_restarted(info: StreamInfo, address: Lsn, start: &[u8]) -> bool {
     }
     let mut restart = Restart { at, is_found: false };
     let page = &start[..start.len().min(info.page_bytes as usize)];
-    // Whatever follows the first record does not matter here.
+    // Faults after the first record do not matter here.
     let _ = Decoder::new(info, address, Lsn(u64::MAX)).push(page, &mut restart);
     restart.is_found
 }
 
-/// Checks whether the first record is a shutdown checkpoint at its place. The decoder checks its checksum.
+/// Checks whether the segment's first record starts at `at`, directly after the page header, and is a
+/// shutdown checkpoint. The decoder checks its checksum.
 struct Restart {
     at: Lsn,
     is_found: bool,

@@ -12,7 +12,7 @@ use crate::segment_file::SegmentFile;
 ///
 /// PostgreSQL recycles and preallocates files for segments after all WAL that it has written
 /// (`InstallXLogFileSegment` and `PreallocXlogFiles` in `xlog.c`). So if a later segment in the same folder
-/// has WAL, a file without WAL for its name is not such a file.
+/// has WAL, a file without WAL for its name is neither recycled nor preallocated, but has lost its WAL.
 pub struct LastSegments<'a>(BTreeMap<(PathBuf, Timeline, u64), &'a SegmentFile>);
 
 impl<'a> LastSegments<'a> {
@@ -31,7 +31,7 @@ impl<'a> LastSegments<'a> {
     /// Returns a segment with WAL after the one that a file is named after, in the same folder and of the
     /// same timeline and cluster.
     pub fn behind(&self, spare: &Spare) -> Option<&'a SegmentFile> {
-        // `pg_receivewal` creates these before it has received anything.
+        // `pg_receivewal` creates `.partial` files before it has received any WAL.
         if spare.partial {
             return None;
         }

@@ -89,8 +89,8 @@ pub struct Spare {
 /// Why a segment file has no WAL for its name yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SpareKind {
-    /// An earlier segment, or one of an earlier timeline, under this name: PostgreSQL renames files that it
-    /// no longer needs.
+    /// The file contains an earlier segment, or a segment of an earlier timeline, whose name is given:
+    /// PostgreSQL renames files that it no longer needs.
     Recycled(SegmentName),
     /// Zeros.
     Preallocated,
@@ -138,13 +138,14 @@ impl Inventory {
         Inventory::with_segments(paths, Vec::new(), Vec::new(), threads)
     }
 
-    /// As [`Inventory::with_threads`], with additional `segments` from a store, which are not in `paths`.
+    /// Takes the inventory as [`Inventory::with_threads`] does, with additional `segments` from a store,
+    /// which are not in `paths`.
     ///
-    /// If a running server recycles a file before it has been read, the segment is read from one of the
-    /// `archives` or of the paths that has it by then.
+    /// If a running server recycles a file before it has been read, the segment is read from an archive in
+    /// `archives`, or from a path in `paths`, that has it by then.
     ///
     /// # Errors
-    /// As [`Inventory::with_threads`].
+    /// The errors of [`Inventory::with_threads`].
     pub fn with_segments<P: AsRef<Path>>(
         paths: &[P],
         segments: Vec<SegmentFile>,
@@ -371,9 +372,9 @@ impl Inventory {
         });
         let mut first: Option<(Option<Key>, Lsn)> = None;
         for Found { file: segment, first_page } in segments {
-            // Only the first segment of a timeline starts with a page of an earlier one. Any other such file
-            // is one of the earlier timeline that a promoted server has recycled. It may even have the
-            // address that belongs to its new name.
+            // Only the first segment of a timeline starts with a page of an earlier timeline. Any other file
+            // that starts so is a segment of the earlier timeline that a promoted server has recycled. The
+            // page may even have the address that belongs to the file's new name.
             let is_first = match first {
                 Some((key, start)) if key == segment.key() => start == segment.start,
                 _ => true,
@@ -477,8 +478,8 @@ impl Run {
 }
 
 impl Duplicate {
-    /// Returns whether the decompressed contents of both files agree; a `.partial` file only has to agree up
-    /// to its end.
+    /// Returns whether the decompressed contents of both files are equal; a `.partial` file is compared only
+    /// up to its end.
     ///
     /// # Errors
     /// A file cannot be read.

@@ -27,13 +27,13 @@ pub enum IgnoredReason {
     History,
     /// A backup label (`.backup`).
     BackupLabel,
-    /// It is not named like a segment.
+    /// A file that is not named like a segment.
     OtherName,
     /// A folder of a base backup, which contains copies of some segments.
     BaseBackup,
     /// A folder that was already searched.
     Loop,
-    /// A segment of a timeline, or of a part of it, that does not belong to the followed WAL.
+    /// A segment of a timeline, or of a part of a timeline, that does not belong to the followed WAL.
     OtherTimeline,
 }
 
@@ -60,16 +60,16 @@ pub enum UnreadableReason {
     Encrypted(&'static str),
     /// In an unsupported format.
     Format(&'static str),
-    /// The first page's magic is not readable; the magic and its meaning.
+    /// The first page has the magic of no readable version; the magic and its meaning.
     Magic(u16, UnreadableMagic),
     /// The first page's header is invalid for another reason than its magic.
     Header(FaultKind),
-    /// The file's content starts within a segment, at this position.
+    /// The file's content starts within a segment, at this LSN.
     MidSegment(Lsn),
-    /// The file has the name of another segment than the one it contains, which is this one.
+    /// The file has the name of one segment, but contains another segment, whose name is given.
     Misnamed(SegmentName),
-    /// It has no WAL for its name, although a later segment in the same folder has. PostgreSQL keeps such
-    /// files only for future segments.
+    /// The file has no WAL for its name, although a later segment in the same folder has WAL. PostgreSQL
+    /// keeps files without WAL only for future segments.
     Lost {
         /// The expected segment.
         name: SegmentName,
@@ -187,7 +187,7 @@ impl fmt::Display for Unreadable {
             }
             UnreadableReason::NotWal => write!(
                 f,
-                "{path}: not a WAL segment, nor one compressed by gzip, lz4, zstd, xz, lzma, bzip2 or brotli; \
+                "{path}: not a WAL segment, plain or compressed by gzip, lz4, zstd, xz, lzma, bzip2 or brotli; \
                  it may be encrypted or damaged"
             ),
         }

@@ -21,7 +21,7 @@ pub struct Column {
     pub align: char,
     /// `attstorage`: `p`, `e`, `m` or `x`.
     pub storage: char,
-    /// Whether it was dropped. Its bytes stay in the tuples.
+    /// Whether the column was dropped. The bytes of its values stay in the tuples.
     pub is_dropped: bool,
     /// Whether it is computed from other columns (`attgenerated`).
     pub is_generated: bool,
@@ -43,9 +43,9 @@ pub enum Missing {
     /// Null.
     #[default]
     Null,
-    /// Its text representation.
+    /// The value's text representation.
     Text(String),
-    /// Its bytes in a tuple, without the varlena header.
+    /// The value's bytes in a tuple, without the varlena header.
     Bytes(Vec<u8>),
 }
 
@@ -78,7 +78,7 @@ pub struct Type {
     pub oid: u32,
     /// Name of its schema.
     pub schema: String,
-    /// Its name.
+    /// Name of the type.
     pub name: String,
     /// `typtype`: `b` base, `c` composite, `d` domain, `e` enum, `r` range, `m` multirange.
     pub kind: char,

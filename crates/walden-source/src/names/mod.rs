@@ -2,8 +2,8 @@
 //!
 //! The WAL identifies a relation by its file number, which changes when the relation is rewritten (`VACUUM
 //! FULL`, `CLUSTER`, `REINDEX`, `TRUNCATE`, many `ALTER TABLE` commands). So names come from a server's
-//! catalogs, from a file saved earlier, from both, and from rewrites seen in the WAL. System catalogs have
-//! names without any of these.
+//! catalogs, from a file saved earlier, from both, and from rewrites seen in the WAL. Names of system
+//! catalogs are built in.
 
 pub mod builtin;
 mod column;
@@ -46,8 +46,8 @@ pub struct Names {
     columns: FxHashMap<(u32, u32), Vec<Column>>,
     /// User-defined types, by database and OID.
     types: FxHashMap<(u32, u32), Type>,
-    /// Pairs of a table and a table that it inherits from, by database; partitions included. Files of earlier
-    /// versions have none.
+    /// Pairs of a child table and its parent table, by database; partitions included. Files of earlier
+    /// versions have no pairs.
     inherits: FxHashMap<u32, Vec<(u32, u32)>>,
     /// From the file before a rewrite to the file after it, and back.
     successors: FxHashMap<RelFileLocator, RelFileLocator>,
@@ -72,13 +72,13 @@ pub struct Origin {
 /// A database.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Database {
-    /// Its name.
+    /// Name of the database.
     pub name: String,
     /// The tablespace of its relations without a tablespace of their own.
     pub tablespace: u32,
-    /// Its encoding, such as `UTF8` (`pg_encoding_to_char`).
+    /// The database's encoding, such as `UTF8` (`pg_encoding_to_char`).
     pub encoding: Option<String>,
-    /// When its statistics were reset, in UTC (`pg_stat_database.stats_reset`).
+    /// When the database's statistics were reset, in UTC (`pg_stat_database.stats_reset`).
     pub statistics_reset: Option<String>,
 }
 
@@ -139,7 +139,7 @@ struct NamedFile {
     current: bool,
 }
 
-/// Most consecutive rewrites that are followed; reused numbers may form a cycle.
+/// Maximum number of consecutive rewrites that are followed: reused file numbers may form a cycle.
 const MAX_CHAIN: usize = 10_000;
 /// Maximum number of partition levels: names from a damaged file may form a cycle.
 pub const MAX_PARTITION_LEVELS: usize = 64;
@@ -179,12 +179,12 @@ impl Names {
     ///   `partition_of`, `scans`, `files`, `columns`.
     /// - `inherits`: `database`, `pairs` of `inhrelid` and `inhparent`. Files of earlier versions lack it.
     ///
-    /// A file of a relation is `[tablespace, database, number]`; the first one is current, or null if none is
-    /// known to be. `kind` and `persistence` are the letters of `pg_class`. Columns have the names of
-    /// `pg_attribute`. Readers ignore unknown members.
+    /// A file of a relation is `[tablespace, database, number]`; the first file in `files` is the current
+    /// file, or null if the current file is not known. `kind` and `persistence` are the letters of
+    /// `pg_class`. Columns have the names of `pg_attribute`. Readers ignore unknown members.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Writing to `out` failed.
     pub fn write(&self, out: impl Write) -> io::Result<()> {
         saved::write(self, out)
     }
@@ -194,7 +194,8 @@ impl Names {
         self.version = Some(version);
     }
 
-    /// Adds names that were read later. These take precedence; old files and dropped relations are kept.
+    /// Adds names that were read later than `self`. The later names take precedence; old files and dropped
+    /// relations are kept.
     ///
     /// # Errors
     /// Both have a system identifier and they differ. Nothing is changed in that case.
@@ -284,8 +285,8 @@ impl Names {
         self.columns.insert((database, table), columns);
     }
 
-    /// Returns the columns of a table in their order, including dropped ones, or `None` if they are not
-    /// known.
+    /// Returns the columns of a table in order of `attnum`, including dropped columns, or `None` if the
+    /// columns are not known.
     pub fn columns(&self, database: u32, table: u32) -> Option<&[Column]> {
         self.columns.get(&(database, table)).map(Vec::as_slice)
     }

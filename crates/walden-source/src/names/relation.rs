@@ -4,39 +4,40 @@ use std::fmt;
 
 use walden_format::transam::FIRST_NORMAL_OID;
 
-/// OIDs below this one belong to objects that initdb creates (`FirstNormalObjectId`).
+/// The first OID of objects that users create: smaller OIDs belong to objects that initdb creates
+/// (`FirstNormalObjectId`).
 pub const FIRST_USER_OID: u32 = FIRST_NORMAL_OID;
 
-/// A relation with a file (a table, an index, a sequence), or a partitioned one without a file.
+/// A relation with a file (a table, an index, a sequence), or a partitioned table or index, which has no
+/// file.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Relation {
-    /// OID of its database; 0 for a shared relation, and for built-in names.
+    /// OID of the relation's database; 0 for a shared relation, and for built-in names.
     pub database: u32,
     /// Whether it is a shared catalog (`pg_class.relisshared`).
     pub shared: bool,
-    /// Its OID, which never changes.
+    /// OID of the relation, which never changes.
     pub oid: u32,
-    /// Name of its schema.
+    /// Name of the relation's schema.
     pub schema: String,
-    /// Its name.
+    /// Name of the relation, without its schema.
     pub name: String,
     /// `pg_class.relkind`.
     pub kind: RelationKind,
-    /// `pg_class.relpersistence`: whether it is logged.
+    /// `pg_class.relpersistence`: whether changes of the relation are logged.
     pub persistence: Persistence,
     /// `heap`, `btree`, `gin`, ...; `None` for relations without one.
     pub access_method: Option<String>,
-    /// OID of the table that owns it, for an index, a TOAST table, or a TOAST table's index. `None` for a
-    /// table.
+    /// OID of the owning table, for an index, a TOAST table, or a TOAST table's index. `None` for a table.
     pub table: Option<u32>,
     /// OID of the partitioned table or index to which it belongs as a partition.
     pub partition_of: Option<u32>,
     /// For an index: how often it was scanned since the server's statistics were reset.
     pub scans: Option<u64>,
-    /// For an index: whether it enforces a constraint or identifies rows for replication (primary key,
-    /// unique, exclusion, replica identity), so that it is needed even if no query uses it.
+    /// For an index: whether the index enforces a constraint or identifies rows for replication (primary key,
+    /// unique, exclusion, replica identity), and is needed even if no query uses it.
     pub is_required: Option<bool>,
-    /// OID of another B-tree index of the same table that starts with all columns of this one, in the same
+    /// OID of another B-tree index of the same table that starts with all columns of this index, in the same
     /// order, and has no condition. `None` for an index that enforces a constraint, or has a condition or
     /// expressions.
     pub covered_by: Option<u32>,

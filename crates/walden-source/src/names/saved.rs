@@ -260,7 +260,10 @@ pub(super) fn load(path: &Path) -> Result<Names, NamesError> {
             None => format(error.to_string()),
         })?;
     if saved.walden_names != FORM {
-        return Err(format(format!("its form is version {}, this Walden reads {FORM}", saved.walden_names)));
+        return Err(format(format!(
+            "a file of names of version {}, of which this Walden reads {FORM}",
+            saved.walden_names
+        )));
     }
     let bad = |field: &str, text: &str| format(format!("{field} is \"{}\"", text.escape_default()));
     let parse_id = |text: String| text.parse().map_err(|_| bad("system_identifier", &text));

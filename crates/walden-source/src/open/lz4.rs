@@ -1,7 +1,7 @@
 //! LZ4 frames, one after another, as `lz4`, WAL-G, pgBackRest and pg_receivewal write them.
 //!
 //! Only the block format comes from the `lz4_flex` crate, because its frame reader treats a file that was cut
-//! between two blocks as complete. The layout is that of `lz4_Frame_format.md` of the LZ4 project:
+//! between two blocks as complete. The layout, from `lz4_Frame_format.md` of the LZ4 project:
 //!
 //! ```text
 //! width
@@ -220,7 +220,7 @@ impl<R: BufRead> Lz4Reader<R> {
         }
     }
 
-    /// Moves the end of the previous block to the place where the next block refers to it.
+    /// Moves the end of the previous block to the start of the buffer, where the next block refers to it.
     fn keep_history(&mut self) {
         if self.frame.as_ref().is_some_and(|frame| frame.linked) {
             let end = self.unread.end;

@@ -22,7 +22,7 @@ struct Line {
     application_name: String,
 }
 
-/// Reads all entries. Skips lines that are not such an object or are too long.
+/// Reads all entries. Skips lines that are not a JSON object of a log entry, and lines that are too long.
 pub fn read(input: &mut impl BufRead, each: &mut dyn FnMut(Entry)) -> io::Result<()> {
     let mut line = Vec::new();
     while read_line(input, &mut line)? {

@@ -159,7 +159,7 @@ fn read_from(
 /// Returns when the first entry of a log file was written, in microseconds since 1970-01-01 UTC.
 ///
 /// # Errors
-/// As [`read`].
+/// The errors of [`read`].
 pub fn first_time(path: &Path, prefix: Option<&Prefix>) -> Result<Option<i64>, LogError> {
     let mut first = None;
     let start = open::open_text(path).map_err(LogError::Io)?.take(FIRST_BYTES);
@@ -172,7 +172,8 @@ pub fn first_time(path: &Path, prefix: Option<&Prefix>) -> Result<Option<i64>, L
 /// Bytes at the start of a file in which the first entry is searched for.
 const FIRST_BYTES: u64 = 256 << 10;
 
-/// Reads a line without its end, at most [`MAX_FIELD`] bytes of it. Returns false at the end of the input.
+/// Reads a line without its line end, at most its first [`MAX_FIELD`] bytes. Returns false at the end of the
+/// input.
 fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     let mut has_any = false;

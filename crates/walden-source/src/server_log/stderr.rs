@@ -17,8 +17,8 @@ pub struct Prefix {
     line: Regex,
 }
 
-/// Prefixes to try if none is given: Debian's and PostgreSQL's defaults, and common ones with the
-/// transaction.
+/// Values of `log_line_prefix` to try if none is given: the defaults of Debian and PostgreSQL, and common
+/// prefixes with the transaction (`%x`).
 const USUAL: [&str; 8] = [
     "%m [%p] %q%u@%d %a %h %v %x ",
     "%m [%p] %v %x %q%u@%d/%a ",
@@ -129,8 +129,8 @@ impl Prefix {
             let found = lines.iter().filter_map(|line| prefix.line.captures(line));
             found.fold((0, 0), |sum, one| (sum.0 + 1, sum.1 + one.iter().flatten().count()))
         };
-        // Prefers the prefix that matches most lines, then the one with most fields, then the last one in the
-        // table.
+        // Prefers the prefix that matches most lines, then the prefix with most fields, then the last prefix
+        // in the table.
         let mut best: Option<((usize, usize), Prefix)> = None;
         for prefix in known {
             let found = fits(&prefix);

@@ -20,9 +20,9 @@ use crate::settings::Settings;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Subject {
-    /// Its data directory or `pg_wal` folder.
+    /// Data directory or `pg_wal` folder of the server.
     pub source: Option<PathBuf>,
-    /// Its connection string.
+    /// Connection string of the server.
     pub dsn: Option<String>,
     /// The largest backlog of a logical slot to decode, in bytes.
     pub max_decoded_bytes: u64,
@@ -45,7 +45,7 @@ walden_format::setters!(Subject { max_decoded_bytes: u64, threads: usize });
 #[non_exhaustive]
 pub enum CollectError {
     /// Neither a folder nor a connection string is given.
-    #[error("expected a data directory or --dsn")]
+    #[error("cannot tell which server is meant: expected a data directory or --dsn")]
     NoSource,
     /// There is no connection.
     #[error("{0}")]
@@ -62,16 +62,16 @@ pub enum CollectError {
          and the server of one cluster"
     )]
     OtherCluster {
-        /// That of the folder.
+        /// System identifier of the folder.
         folder: u64,
-        /// That of the server.
+        /// System identifier of the server.
         server: u64,
     },
     /// The server cannot be asked for the end of its WAL.
     #[error("cannot ask the server for the end of its WAL")]
     AskForEnd(#[source] connection::QueryError),
     /// The server does not report the end of its WAL.
-    #[error("the server does not say where its WAL ends")]
+    #[error("the server does not report where its WAL ends")]
     NoEnd,
     /// The folder cannot be read.
     #[error("cannot read {}", folder.display())]

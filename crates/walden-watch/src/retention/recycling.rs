@@ -8,7 +8,7 @@ use super::{Listing, Recycling, Situation};
 /// recycle.
 ///
 /// The server keeps files for the WAL that it expects until the end of the next checkpoint (`XLOGfileslop`).
-/// It does not show its estimate, but `min_wal_size` and `max_wal_size` limit it.
+/// The server does not show its estimate, but `min_wal_size` and `max_wal_size` limit the estimate.
 pub(super) fn estimate(listing: &Listing, situation: &Situation, current: u64) -> Recycling {
     let (size, settings) = (situation.segment_size, &situation.server.settings);
     let is_on =

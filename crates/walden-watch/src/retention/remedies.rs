@@ -36,7 +36,7 @@ pub(super) fn list(
             text,
         });
     }
-    // Holders that so far hold only the current segment, but will hold everything after it.
+    // Holders that so far hold only the current segment, but will hold all later segments.
     let holds_later = |holder: &&Holder| {
         let is_listed = releases.iter().any(|one| one.kind == holder.kind && one.name == holder.name);
         !is_listed && holder.is_growing(situation)
@@ -68,8 +68,8 @@ fn checkpoint(situation: &Situation) -> &'static str {
     }
 }
 
-/// Returns the remedy for a folder of prefetched segments. It may be removed at any time: segments that are
-/// missing there come from the archive.
+/// Returns the remedy for a folder of prefetched segments. The folder may be removed at any time: segments
+/// that it lacks come from the archive.
 fn prefetched(holders: &[Holder], listing: &Listing, before: u64, situation: &Situation) -> Option<Remedy> {
     let holder = holders.iter().find(|holder| holder.name == PREFETCHED)?;
     let mut folders: Vec<&str> = listing
@@ -116,8 +116,8 @@ fn checkpoint_text(situation: &Situation) -> String {
     )
 }
 
-/// Returns the remedy for files that wait for new WAL. The server does not remove them: it writes to them,
-/// and checkpoints remove or rename them again afterwards. Files up to `min_wal_size` need no remedy.
+/// Returns the remedy for files that wait for new WAL. The server does not remove these files: it writes to
+/// them, and checkpoints remove or rename them again afterwards. Files up to `min_wal_size` need no remedy.
 fn recycled(holders: &[Holder], released: u64, situation: &Situation) -> Option<Remedy> {
     let recycled = holders.iter().find(|holder| holder.kind == HolderKind::Recycled)?;
     let kept = situation.server.settings.bytes("min_wal_size").unwrap_or(0);
@@ -221,7 +221,7 @@ fn slot_text(slot: &Slot, situation: &Situation, is_down: bool) -> String {
 /// Describes how to end a transaction for which a slot waits.
 fn end_text(transaction: &OpenTransaction) -> String {
     match &transaction.owner {
-        // It is not UTF-8, so no statement of this program can contain it.
+        // The identifier is not UTF-8, so no statement of this program can contain it.
         TransactionOwner::Prepared(prepared) if prepared.contains(char::REPLACEMENT_CHARACTER) => {
             format!(
                 "end the prepared transaction '{prepared}' in its database, as pg_prepared_xacts names it"

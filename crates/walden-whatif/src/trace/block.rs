@@ -18,8 +18,9 @@ use crate::images::{ImageSize, RawImage, is_standard};
 use crate::means::{Mean, Means};
 use crate::outcome::Basis;
 
-/// Bytes of the image of a catalog's page about which nothing is known: those of a new database have 5042 on
-/// average (15). Loaded tables have full pages, and account for most unknown pages in large amounts of WAL.
+/// Assumed bytes of the image of a catalog's page of unknown content: images of a new database have 5042
+/// bytes on average (15). Loaded tables have full pages, and account for most unknown pages in large amounts
+/// of WAL.
 const ASSUMED_CATALOG_IMAGE: u32 = 5 << 10;
 /// The additional error of that estimate, because a page may be full.
 pub(super) const ASSUMED_CATALOG_ERROR: u64 = 1792;
@@ -60,7 +61,7 @@ pub(super) struct BlockImage {
     /// Bytes and compression method of the trace's own image.
     pub own: Option<(u32, Option<Method>)>,
     pub raw: Option<RawImage>,
-    /// Whether it belongs to a catalog, and neither the page nor an image of it is known.
+    /// Whether the block belongs to a catalog, and neither its page nor an image of the page is known.
     pub is_assumed_catalog: bool,
     pub sizes: [Option<ImageSize>; 4],
 }
@@ -73,7 +74,8 @@ impl Block {
 }
 
 impl State {
-    /// Classifies a block before the record is replayed, and decides which simulations write an image of it.
+    /// Classifies a block before the record is replayed, and decides which simulations write an image of the
+    /// block.
     #[inline(always)]
     pub(super) fn classify_block(
         &mut self,
@@ -307,8 +309,8 @@ fn prune_flags(record: &Record<'_>) -> Option<PruneFlags> {
 pub(super) const FPI_FOR_HINT_BYTES: u64 = (RECORD_HEADER + BlockHeader::WIDTH) as u64;
 
 /// Whether a record shows that hint bits are set on a block's page: its rows are updated, its index entries'
-/// rows are dead, or the trace has an image for them. Pages that only receive new rows are not counted,
-/// because no record shows that they are read.
+/// rows are dead, or the trace has an image for hint bits of the page. Pages that only receive new rows are
+/// not counted, because no record shows that they are read.
 fn shows_hints(record: &Record<'_>, block: &BlockRef) -> bool {
     let kind = record.rmgr_info();
     let is_shown = match record.header.rmid {

@@ -1,8 +1,8 @@
 //! Tracks the last change of each block, for all simulations.
 //!
 //! A block gets a full-page image if its last change precedes the redo pointer. So one number for each block
-//! serves all simulations that write the same records, whatever their checkpoints: the epoch of its last
-//! change, where an epoch ends whenever a checkpoint starts in any of them.
+//! serves all simulations that write the same records, whatever their checkpoints: the epoch of the block's
+//! last change, where an epoch ends whenever a checkpoint starts in any simulation.
 
 use walden_format::lsn::Lsn;
 
@@ -33,8 +33,8 @@ struct Begin {
     lsn: Lsn,
 }
 
-/// Distance in bytes up to which a checkpoint of a simulation and the next one of the trace count as the
-/// same.
+/// Distance in bytes up to which a checkpoint of a simulation and the next checkpoint of the trace count as
+/// one checkpoint.
 const SAME_CHECKPOINT: u64 = 256 << 10;
 
 /// The current checkpoint cycle of a simulation.
@@ -143,8 +143,8 @@ impl LastChanges {
         if changed >= FIRST_EPOCH { self.begins_of_trace.len() - begun } else { 0 }
     }
 
-    /// Returns the number of pages whose hint bits may have been set in a later cycle of the trace than that
-    /// of their last change.
+    /// Returns the number of pages whose hint bits may have been set in a later cycle of the trace than their
+    /// last change.
     pub fn hint_chances_at_end(&self) -> u64 {
         let rows = self.changed.chunks_exact(self.columns).zip(&self.is_hintable);
         let chances =
@@ -158,7 +158,7 @@ impl LastChanges {
     }
 
     /// Whether the simulation may have logged an image for hint bits of a page since its last change that the
-    /// trace does not contain. In the current cycle, such an image replaces that of the change.
+    /// trace does not contain. In the current cycle, this image replaces the image of the change.
     #[inline]
     pub fn may_hide_hint(&self, slot: usize, simulation: usize) -> bool {
         let changed = self.changed[slot * self.columns + self.cycles[simulation].column];
@@ -180,8 +180,8 @@ impl LastChanges {
         self.cycles_since(changed, simulation) > 1
     }
 
-    /// Returns the number of pages for which the simulation may have logged such an image between their last
-    /// change and the end.
+    /// Returns the number of pages for which the simulation may have logged an image for hint bits between
+    /// their last change and the end.
     pub fn hints_at_end(&self, simulation: usize) -> u64 {
         let column = self.cycles[simulation].column;
         let changed = self.changed.chunks_exact(self.columns).map(|row| row[column]);
@@ -350,7 +350,7 @@ mod tests {
         checkpoint(&mut changes, 2 << 20);
         assert_eq!((changes.may_hide_hint(0, 0), changes.hidden_hints_at_end(0)), (true, 1));
         assert_eq!((changes.may_have_hint(0, 0), changes.hints_at_end(0)), (true, 1));
-        // The trace has a checkpoint before those of the simulation: it shows the hint bits.
+        // The trace has a checkpoint before the checkpoints of the simulation, and shows the hint bits.
         changes.note_all(0);
         changes.observe_checkpoint_of_trace(Lsn(3 << 20));
         checkpoint(&mut changes, (3 << 20) + 100);

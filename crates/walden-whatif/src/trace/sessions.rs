@@ -27,7 +27,7 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// Whether a transaction wrote WAL while another one was in progress.
+    /// Returns whether a transaction wrote WAL while another transaction was in progress.
     pub fn overlap(&self) -> bool {
         self.overlaps
     }
@@ -79,8 +79,8 @@ impl Sessions {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RandomSplits(Written);
 
-/// Minimum bytes of the right page after a split that random keys cause. They divide a page in half; after
-/// keys in ascending order, the left page is full.
+/// Minimum bytes of the right page after a split that random keys cause. Random keys divide a page in half;
+/// after keys in ascending order, the left page is full.
 const MIN_RIGHT_BYTES: usize = PAGE_BYTES * 3 / 10;
 
 impl RandomSplits {
@@ -99,8 +99,9 @@ impl RandomSplits {
         }
     }
 
-    /// Returns twice the standard error of their bytes in another run, as a fraction of all bytes, as if they
-    /// were independent events. They are fewer where a page has just been split, so this is an upper bound.
+    /// Returns twice the standard error of the bytes of random splits in another run, as a fraction of all
+    /// bytes, as if splits were independent events. Splits are rarer where a page has just been split, so
+    /// this is an upper bound.
     pub fn noise(&self, trace_bytes: u64) -> f64 {
         self.0.error() / trace_bytes.max(1) as f64
     }
@@ -113,8 +114,8 @@ impl RandomSplits {
 /// another run it processes the table more or less often, and finds more or less work. Each of the other
 /// records may or may not occur in another run.
 ///
-/// If many such records follow each other and no session writes, the preceding work has ended: vacuum then
-/// finds the result of that work, which is the same in another run.
+/// If many records of background processes follow each other and no session writes, the preceding work has
+/// ended: vacuum then finds the result of this work, which is the same in another run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Background {
     beside_others: Counts,
@@ -122,8 +123,8 @@ pub(super) struct Background {
     streak: Counts,
 }
 
-/// This many records in a row come from a vacuum without concurrent activity. Otherwise, autovacuum pauses
-/// after ten pages by default.
+/// Number of records in a row that come from a vacuum without concurrent activity. Otherwise, autovacuum
+/// pauses after ten pages by default.
 const ALONE: u64 = 256;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -132,7 +133,7 @@ struct Counts {
     others: Written,
     /// Until 16, vacuum prunes pages with the same records as statements.
     prunes: Written,
-    /// Updates of a relation's statistics, which end its vacuum (`vac_update_relstats`).
+    /// Number of updates of a relation's statistics, which end its vacuum (`vac_update_relstats`).
     runs: u64,
 }
 
@@ -194,14 +195,14 @@ impl Background {
 /// Records that prune pages, in parts of equally many updates and deletes.
 ///
 /// A statement prunes a page of the row versions that no snapshot sees. While a transaction with an older
-/// snapshot is in progress, pages are pruned of fewer versions, or not at all. In another run, such
-/// transactions are in progress at other times. The trace shows how much that matters by the differences
-/// between adjacent parts.
+/// snapshot is in progress, pages are pruned of fewer versions, or not at all. In another run, transactions
+/// with older snapshots are in progress at other times. The differences between adjacent parts of the trace
+/// show how much this matters.
 #[derive(Clone, Debug)]
 pub(super) struct Prunes {
     /// Records in each complete part.
     parts: Vec<u32>,
-    /// Updates and deletes in a part.
+    /// Number of updates and deletes in a part.
     part_versions: u32,
     /// Counts of the part that is not complete.
     versions: u32,
@@ -211,7 +212,7 @@ pub(super) struct Prunes {
     bytes: u64,
 }
 
-/// Number of parts at which pairs of them are merged.
+/// Number of parts at which adjacent parts are merged in pairs.
 const MAX_PARTS: usize = 128;
 
 impl Default for Prunes {

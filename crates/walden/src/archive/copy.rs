@@ -32,7 +32,7 @@ prune removed from a repository is not copied back to it without --all. After an
 
 Exit status: 0 each repository has all files; 1 some files could not be copied; 3 a repository could not be used.";
 
-/// Copy the files that a repository lacks from another one
+/// Copy the files that a repository lacks from another repository
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct CopyArgs {

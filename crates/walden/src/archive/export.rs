@@ -113,7 +113,7 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
         to: args.to.map(number).transpose()?,
     };
     if selection.from.zip(selection.to).is_some_and(|(from, to)| from > to) {
-        crate::wrong_usage("expected --from at or before --to");
+        crate::wrong_usage("--from is after --to: expected a first segment at or before the last segment");
     }
     let plan = Plan::select(&archive, &selection)?;
     let exported = write_files(&archive, &plan, &args.output, threads)?;

@@ -232,11 +232,11 @@ fn environment_note(
 /// Remedy for an archive that has lost `archive.json`.
 const IDENTITY_HINT: &str = "put archive.json back from another copy of the archive. If there is none, walden archive repair rewrites it from the segments";
 
-/// Checks that a location with segments has an identity. Without it, the location is not a new archive, and
-/// no command can use it.
+/// Refuses a location that has segments but no `archive.json`: the location is no empty place for a new
+/// archive, and no command can use it.
 fn expect_identity(archive: &Archive) -> Result<()> {
     match archive.expect_archive() {
-        // A location without an identity is new, unless it has lost everything except segments.
+        // A location without `archive.json` is new, unless it has segments.
         Err(error @ ArchiveError::Missing(_)) => {
             let mut has_segments = false;
             archive

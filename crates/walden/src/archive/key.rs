@@ -72,8 +72,8 @@ enum KeyCommand {
         #[arg(value_name = "RECIPIENT", required = true, value_parser = NewUser::parse)]
         recipients: Vec<NewUser>,
     },
-    /// Remove users: future WAL is encrypted to a new archive key that they lack (needs a private key that
-    /// can read)
+    /// Remove users: future WAL is encrypted to a new archive key that these users lack (needs a private key
+    /// that can read)
     Remove {
         #[command(flatten)]
         place: PlaceArgs,

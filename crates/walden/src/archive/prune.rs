@@ -63,7 +63,7 @@ pub struct PruneArgs {
     #[arg(long, value_name = "DIR")]
     backups: Vec<PathBuf>,
 
-    /// Treat every backup history file as an existing backup, including those of base backups that became
+    /// Treat every backup history file as an existing backup, including files of base backups that became
     /// standbys
     #[arg(long, conflicts_with_all = ["backups", "manifest"])]
     assume_backups_exist: bool,
@@ -81,7 +81,7 @@ pub struct PruneArgs {
 #[derive(Args, Debug)]
 #[group(multiple = false)]
 struct RuleArgs {
-    /// Keep the newest N backups, and all WAL from the start of the oldest of them
+    /// Keep the newest N backups, and all WAL from the start of the oldest of these
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     keep_backups: Option<u64>,
 

@@ -1,5 +1,5 @@
 //! `walden archive repair`: rewrites a lost `archive.json`, replaces damaged objects by copies, or restores
-//! deleted and overwritten ones.
+//! deleted and overwritten objects.
 
 use std::ops::ControlFlow;
 use std::process::ExitCode;
@@ -42,7 +42,7 @@ removed. archive.json and keys are restored first.
 Exit status: 0 archive.json was written, (--undelete) every altered object was restored, or (--from) nothing is damaged or missing any more; 1 no intact copy or \
 version of some files was found; 3 archive.json exists, the segments do not agree, or an archive cannot be used.";
 
-/// Rewrite a lost archive.json, replace damaged objects by copies, or restore deleted ones
+/// Rewrite a lost archive.json, replace damaged objects by copies, or restore deleted objects
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct RepairArgs {
@@ -76,8 +76,8 @@ pub fn run(args: &RepairArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a lost or invalid `archive.json` again from the first source that has an intact one. Returns the
-/// archive with it.
+/// Writes a lost or invalid `archive.json` again from the first source that has an intact `archive.json`.
+/// Returns the archive with the new `archive.json`.
 fn copy_identity(archive: &Archive, sources: &[Archive]) -> Result<Archive> {
     if let Some(source) = sources.iter().find(|source| source.identity().is_ok())
         && let Some(rewritten) = repair::copy_identity(archive, source)?

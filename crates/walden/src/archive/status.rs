@@ -97,7 +97,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     })
 }
 
-/// Checks that a file is missing or has Walden's metrics, which new ones may replace.
+/// Checks that a file is missing or has Walden's metrics, which new metrics may replace.
 fn expect_own_metrics(path: &Path) -> Result<()> {
     output::expect_no_input(path, &Inputs::default())?;
     let found = fs::metadata(path).ok().filter(|found| found.is_file() && found.len() > 0);

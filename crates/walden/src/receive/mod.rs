@@ -67,7 +67,8 @@ pub struct ReceiveArgs {
     #[arg(long, requires = "slot")]
     create_slot: bool,
 
-    /// Sync received WAL immediately and acknowledge it: for a server that waits for it at each commit
+    /// Sync and acknowledge received WAL immediately: for a server that waits for the acknowledgement at each
+    /// commit
     #[arg(long, requires = "dsn")]
     synchronous: bool,
 

@@ -78,7 +78,7 @@ impl Server {
         };
         let disk = Folder::open(&spool).map_err(|error| match error.kind() {
             std::io::ErrorKind::ResourceBusy => anyhow::anyhow!(
-                "cannot use the spool {}: another process receives into it (--spool names another one)",
+                "cannot use the spool {}: another process receives into it (--spool chooses another folder)",
                 spool.display()
             ),
             _ => anyhow::Error::new(error).context(format!("cannot use the spool {}", spool.display())),

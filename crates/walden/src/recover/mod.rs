@@ -187,7 +187,7 @@ impl RecoverArgs {
         let dependents = find_dependents(&backups, base.start());
         let Some(first) = dependents.first() else { return Ok(()) };
         let text = format!(
-            "cannot replace the backup from {}: {} on it, such as that of {}",
+            "cannot replace the backup that starts at {}: {} on it, such as the backup {}",
             base.start(),
             match dependents.len() {
                 1 => "1 incremental backup depends".to_owned(),

@@ -55,7 +55,7 @@ pub struct RestoreArgs {
     #[arg(long, value_name = "COMMAND")]
     restore_command: Option<String>,
 
-    /// recovery_target_action of the new server [default: that of its configuration]
+    /// recovery_target_action of the new server [default: as in its configuration]
     #[arg(long, value_enum)]
     target_action: Option<TargetAction>,
 

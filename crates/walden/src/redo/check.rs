@@ -35,7 +35,7 @@ pub struct CheckArgs {
     inputs: Inputs,
 
     /// The data directory of the server that wrote the WAL, stopped cleanly: compare its pages with the
-    /// replayed ones as of its shutdown
+    /// replayed pages as of its shutdown
     #[arg(long = "data", visible_alias = "pgdata", value_name = "DIR")]
     pgdata: Option<PathBuf>,
 

@@ -180,7 +180,7 @@ fn a_server_of_15_does_not_end_recovery_for_another_clusters_archive() -> Outcom
     };
     let Err(error) = start(&other) else { panic!("recovery has ended") };
     let error = format!("{error:#}");
-    assert!(error.contains("expected the archive of system identifier"), "{error}");
+    assert!(error.contains("belongs to another cluster: expected system identifier"), "{error}");
     let recovered = start(&own).unwrap();
     wait_until_promoted(&recovered);
     recovered.client("postgres").unwrap().batch_execute("SELECT FROM t").unwrap();

@@ -228,7 +228,7 @@ fn holes_that_a_failover_leaves_are_found_and_filled() -> Outcome {
     make_archive(&other);
     assert_eq!(walden(&["archive", "push", "--repo", text(&other), text(&segment)]).code, 0);
     let refused = check(&other, &standby, &["--repair"]);
-    assert!(refused.code == 3 && refused.stderr.contains("another cluster's archive"), "{refused:?}");
+    assert!(refused.code == 3 && refused.stderr.contains("belongs to another cluster"), "{refused:?}");
     Ok(())
 }
 

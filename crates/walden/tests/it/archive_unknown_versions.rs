@@ -291,7 +291,7 @@ fn the_pages_of_an_unknown_version_are_checked() -> Outcome {
     let changes: [Change; 7] = [
         (|content| content.truncate(1 << 19), "the file's size: expected 1048576 bytes"),
         (|content| content.push(0), "the file's size: expected 1048576 bytes"),
-        (|content| content[24] ^= 1, "another cluster's archive"),
+        (|content| content[24] ^= 1, "belongs to another cluster"),
         (|content| content[34] ^= 0x30, "the first page's address"),
         (|content| content[8192 + 9] ^= 1, "the pages: expected the header of the page at "),
         (|content| content[8192..2 * 8192].fill(0), "the pages: expected the header of the page at "),

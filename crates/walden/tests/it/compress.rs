@@ -326,7 +326,10 @@ fn a_folder_of_compressed_files_is_decompressed_and_tested() {
     for words in ["decompress {} {}", "test {} {}"] {
         let failed = run(words, &[&empty, &packs]);
         assert!(failed.code == 3 && failed.errors().len() == 1, "{failed:?}");
-        assert!(failed.errors()[0].contains("expected .wlz or .wpk files in it, found none"), "{failed:?}");
+        assert!(
+            failed.errors()[0].contains("expected .wlz or .wpk files in the folder, found none"),
+            "{failed:?}"
+        );
     }
 }
 
@@ -434,7 +437,7 @@ fn files_of_one_name_do_not_replace_each_other() {
     let first = run_twice("1");
     assert!(first.code == 3 && first.errors().len() == 1, "{first:?}");
     assert!(
-        first.errors()[0].contains("out/x.wlz is what another of these files is written to"),
+        first.errors()[0].contains("out/x.wlz twice: the output of another of these files has this path"),
         "{first:?}"
     );
     assert!(!one.exists() && fs::read(&two).unwrap() == b"two");
@@ -444,7 +447,7 @@ fn files_of_one_name_do_not_replace_each_other() {
     assert!(both.code == 3 && [&one, &two].iter().filter(|path| path.exists()).count() == 1, "{both:?}");
     let left = if one.exists() { "two" } else { "one" };
     assert_eq!(done("decompress --stdout {}", &[&out.join("x.wlz")]), left);
-    // The same for decompression.
+    // Decompression refuses this too.
     let names = ["a", "b"].map(|name| folder.path().join(name).join("x.wlz"));
     for (name, content) in names.iter().zip(["one", "two"]) {
         let original = write(name.parent().unwrap(), "x", content.as_bytes());
@@ -514,7 +517,7 @@ fn a_missing_file_fails_and_the_others_are_compressed() {
     let empty = tempfile::tempdir().unwrap();
     let failed = run("compress {}", &[empty.path()]);
     assert!(
-        failed.code == 3 && failed.errors()[0].contains("expected files in it, found none"),
+        failed.code == 3 && failed.errors()[0].contains("expected files in the folder, found none"),
         "{failed:?}"
     );
 }

@@ -788,7 +788,10 @@ fn trouble_is_named() -> Outcome {
     let other = ClusterBuilder::new(installation).wal_segsize_mb(1).start().unwrap();
     let receiving = Receiving::start(&other.dsn("postgres"), &repo, &other.dir().join("spool"), &[]);
     let (code, said) = receiving.ended();
-    assert!(code == Some(1) && said.contains("another cluster's: expected system identifier"), "{said}");
+    assert!(
+        code == Some(1) && said.contains("belongs to another cluster: expected system identifier"),
+        "{said}"
+    );
     Ok(())
 }
 

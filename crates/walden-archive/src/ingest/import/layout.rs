@@ -217,7 +217,7 @@ fn stated_cluster(path: &Path, root: &Path, layout: Layout) -> Result<Option<(u6
             let system_id = if root.ends_with("pg_wal") { system_id_of_server(above) } else { None };
             system_id.map(|system_id| (system_id, ControlFile::PATH.to_owned()))
         }
-        // Only base backups state it, and one storage may contain those of several clusters.
+        // Only base backups state the cluster, and one storage may contain base backups of several clusters.
         Layout::WalG => None,
     })
 }

@@ -48,7 +48,7 @@ pub(crate) struct FileRead {
 pub(crate) struct Scratch {
     /// Content of the current file.
     content: Vec<u8>,
-    /// Its object, for further copies of the archive.
+    /// The encoded object, for further copies of the archive.
     encoded: Option<Encoded>,
 }
 
@@ -76,15 +76,15 @@ pub(crate) struct Pusher {
     ends: Mutex<BTreeMap<SegmentName, SegmentEnd>>,
 }
 
-/// Returns whether a compressed file may be stored, depending on the files before it. Called once, and may
-/// wait for them.
+/// Returns whether a compressed file may be stored, depending on the previous files. Called once; may wait
+/// for the previous files.
 pub(crate) type MayStore<'m> = &'m dyn Fn() -> bool;
 
 /// The next step for a checked file.
 enum Prepared<'e> {
-    /// It is already archived with the same content.
+    /// The file is already archived with the same content.
     Present(Pushed),
-    /// This object must be stored.
+    /// The object that must be stored.
     New(&'e [u8]),
 }
 
@@ -112,7 +112,7 @@ impl Pusher {
     /// The list ends before the first file that the archive already lists. Only the call that requests that
     /// file compares its content, and no later file may be archived before that.
     ///
-    /// If the requested file and the next one are both listed, the list is empty: archiving a few files as
+    /// If the requested file and the next file are both listed, the list is empty: archiving a few files as
     /// soon as there is space for them would leave processors idle.
     ///
     /// # Errors
@@ -323,8 +323,8 @@ impl Pusher {
     }
 
     /// Reads how the predecessor of an unarchived segment ends, if the archive lists the predecessor as a
-    /// separate object. Its summary states that, so nothing is decoded. If the summary is unreadable or needs
-    /// a private key, the link is not checked.
+    /// separate object. The predecessor's summary states its end, so nothing is decoded. If the summary is
+    /// unreadable or needs a private key, the link is not checked.
     ///
     /// If a record continues through whole segments, their summaries are read too, up to the one in which the
     /// record starts.
@@ -452,8 +452,8 @@ impl Pusher {
         Ok(Some(Pushed { file, was_there, bytes, stored: None, warnings: Vec::new(), took, copies: 1 }))
     }
 
-    /// Returns the result for a segment that is archived with the same content. It was checked at that time,
-    /// and the stored object is read again.
+    /// Returns the result for a segment that is archived with the same content. The segment was checked when
+    /// it was archived, and the stored object is read again.
     fn find_same(&self, file: ArchivedFile, content: &File) -> Result<Option<(Pushed, [u8; 32])>, PushError> {
         let failed = |source| PushError::Archive { name: file.to_string(), source };
         let Some(found) = self.find(file).map_err(failed)? else { return Ok(None) };
@@ -615,8 +615,9 @@ impl Pusher {
         })
     }
 
-    /// Compares an archived file with the hash of the offered one. `found` is its object, or `None` to search
-    /// for it. Also makes the object durable, because its writer may have been interrupted before doing so.
+    /// Compares an archived file with the hash of the offered file. `found` is the object of the archived
+    /// file, or `None` to search for it. Also makes the object durable, because its writer may have been
+    /// interrupted before doing so.
     fn archived(
         &self,
         file: ArchivedFile,
@@ -762,7 +763,7 @@ fn read_whole(file: &mut File, buffer: &mut Vec<u8>) -> io::Result<bool> {
 
 /// An archived file, as far as known.
 struct Archived {
-    /// It has the offered content.
+    /// Whether the archived file has the offered content.
     is_same: bool,
     /// BLAKE3 of its content, in hexadecimal digits, or `None` if reading it needs a private key.
     hash: Option<String>,

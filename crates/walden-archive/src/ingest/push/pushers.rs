@@ -132,7 +132,8 @@ impl Pushers {
             let failed = failures.iter().map(|(location, error)| format!("{location}: {}", reason(error)));
             let skipped_too = skipped.iter().map(|(location, problem)| format!("{location}: {problem}"));
             let problems: Vec<String> = failed.chain(skipped_too).collect();
-            // Without a failure of this file, an earlier one failed, and its own result has the reason.
+            // Without a failure of this file, an earlier file failed, and the result of the earlier file has
+            // the reason.
             return match (failures.into_iter().next(), skipped.into_iter().next()) {
                 (Some((_, error)), _) if problems.len() > 1 => {
                     Err(PushError::Copies { name: file.to_string(), problems, first: Box::new(error) })
@@ -209,7 +210,7 @@ impl Member {
         if is_behind_failed() {
             return Some(skipped());
         }
-        // Another thread's file can fail while this one waits for its turn.
+        // Another thread's file can fail while this file waits for its turn.
         let result = self.pusher.push(file, path, waiting, scratch, &|| may_store() && !is_behind_failed());
         Some(match result {
             Ok(None) if is_behind_failed() => skipped(),

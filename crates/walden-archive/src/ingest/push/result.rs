@@ -15,15 +15,15 @@ pub const FAST: u8 = 0;
 pub struct PushOptions {
     /// Compression level, 0 to 9.
     pub level: u8,
-    /// Files are compressed at [`FAST`] while more files than this wait. For files that were complete more
-    /// than 10 seconds ago, an eighth of this number suffices; otherwise the end of a long queue would take
-    /// as long as all of it before.
+    /// Number of waiting files above which files are compressed at level [`FAST`]. For files that were
+    /// complete more than 10 seconds ago, an eighth of this number suffices; otherwise the last eighth of a
+    /// long queue would take as long as the rest.
     pub fast_queue: usize,
-    /// Archive damaged records, with a warning.
+    /// Whether to archive damaged records, with a warning.
     pub accept_damaged: bool,
-    /// Archive segments of PostgreSQL versions that Walden cannot read as bytes, with a warning.
+    /// Whether to archive segments of PostgreSQL versions that Walden cannot read, as bytes, with a warning.
     pub accept_unknown_versions: bool,
-    /// Maximum number of other ready files that one call archives.
+    /// Maximum number of ready files that one call archives in addition to the requested file.
     pub look_ahead: usize,
     /// A call starts no further file after this time.
     pub time: Duration,
@@ -60,17 +60,17 @@ impl Default for PushOptions {
 pub struct Pushed {
     /// The file.
     pub file: ArchivedFile,
-    /// It was already archived with the same content.
+    /// Whether the file was already archived with the same content.
     pub was_there: bool,
     /// Size of the file in bytes.
     pub bytes: u64,
-    /// Size of its object in bytes, or `None` if it already existed.
+    /// Size of the new object in bytes, or `None` if the file was already archived.
     pub stored: Option<u64>,
     /// Warnings about the file, which is archived anyway.
     pub warnings: Vec<String>,
-    /// Time to check, compress and store it.
+    /// Time to check, compress and store the file.
     pub took: Duration,
-    /// Number of copies of the archive that have it.
+    /// Number of copies of the archive that have the file.
     pub copies: usize,
 }
 
@@ -78,7 +78,7 @@ pub struct Pushed {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PushError {
-    /// PostgreSQL archives no files with such a name.
+    /// PostgreSQL never archives a file with this name.
     #[error("cannot archive {0}: expected the name of a segment, a history or a backup history file")]
     Name(String),
     /// The file is refused.

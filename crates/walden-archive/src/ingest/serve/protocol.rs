@@ -28,7 +28,7 @@ pub const MAX_FIELDS: usize = 8192;
 
 const MAGIC: [u8; 4] = *b"WALD";
 const HEADER: usize = 8;
-/// Maximum size of a message, detail or hint in bytes. Three of them fit into a reply.
+/// Maximum size in bytes of a message, of a detail and of a hint. A reply has room for one of each.
 const MAX_TEXT: usize = 2600;
 
 /// A server's request.
@@ -71,7 +71,7 @@ walden_format::diagnostics! { RequestError {
 } }
 
 impl Request {
-    /// Reads a request and no bytes after it.
+    /// Reads exactly one request.
     ///
     /// # Errors
     /// The connection failed or the request is invalid. At most a header and [`MAX_FIELDS`] bytes are read

@@ -3,8 +3,8 @@
 //!
 //! Some threads of the caller process files ([`Resident::work`]), others request them
 //! ([`Resident::archive`]). Requested files have priority. A file that was archived ahead is acknowledged if
-//! it is still unchanged. No file is stored ahead of an earlier one in PostgreSQL's order that is refused or
-//! not archived yet.
+//! it is still unchanged. No file is stored before all files that precede it in PostgreSQL's order are
+//! archived.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
@@ -89,7 +89,7 @@ pub struct Report<'a> {
     pub name: &'a str,
     /// Result of archiving it.
     pub result: Result<&'a Pushed, &'a PushError>,
-    /// Whether a caller waits for it. Otherwise it was archived ahead.
+    /// Whether PostgreSQL requested the file and waits. If false, the file was archived ahead.
     pub is_asked: bool,
     /// Number of ready files.
     pub ready: usize,
@@ -219,8 +219,8 @@ impl Resident {
         self.changed.notify_all();
     }
 
-    /// Chooses the files to archive ahead: the ready files before the first one that failed, or that the
-    /// archive lists but that was not compared with it.
+    /// Chooses the files to archive ahead: the ready files before the first file that failed, or that the
+    /// archive lists but that was not compared with the archived content.
     fn look_ahead(&self) {
         let listed = ready_files(&self.wal);
         let mut queue = self.lock();
@@ -254,8 +254,8 @@ impl Resident {
         self.changed.notify_all();
     }
 
-    /// Waits until all files that PostgreSQL requests before this one are archived, and returns whether they
-    /// are.
+    /// Waits for the files that PostgreSQL requests before this file. Returns whether all of them are
+    /// archived.
     fn wait_for_turn(&self, file: ArchivedFile) -> bool {
         let mut queue = self.lock();
         loop {
@@ -330,9 +330,9 @@ impl Queue {
         files.find(|file| self.ended.get(file).is_some_and(|ended| ended.result.is_err()))
     }
 
-    /// Returns whether a file may be stored because all earlier ones are archived, or `None` while one of
-    /// them is running. Does not wait for an earlier file that is neither archived nor running, because all
-    /// threads could end up waiting.
+    /// Returns whether a file may be stored because all earlier files are archived, or `None` while an
+    /// earlier file is running. Does not wait for an earlier file that is neither archived nor running,
+    /// because all threads could end up waiting.
     fn is_turn(&self, file: ArchivedFile) -> Option<bool> {
         for &before in self.order.iter().take_while(|&&before| is_before(before, file)) {
             if self.running.contains(&before) {
@@ -394,8 +394,8 @@ impl Queue {
         self.ended.insert(file, ended);
     }
 
-    /// Releases a file that was not stored because an earlier one is not archived. It is processed again when
-    /// it is requested or when the earlier one is archived.
+    /// Releases a file that was not stored because an earlier file is not archived. The file is processed
+    /// again when it is requested or when the earlier file is archived.
     fn hold(&mut self, file: ArchivedFile) {
         self.running.remove(&file);
         self.ahead.clear();

@@ -1,9 +1,10 @@
-//! Checks whether a server's WAL is that of the archive. A clone, or a second server promoted to the same
-//! timeline, has the same system identifier and the same file names, but its files must not fill the
+//! Checks whether a server's WAL and the archive's WAL are the same. A clone, or a second server promoted to
+//! the same timeline, has the same system identifier and the same file names, but its files must not fill the
 //! archive's gaps.
 //!
-//! After two histories diverge, all segments differ. So the check compares the last segment that both have,
-//! and the links between the records of the segments to be archived and those of their neighbors.
+//! After two histories diverge, all segments differ. So the check compares the last segment that server and
+//! archive both have, and the links between the records of the segments to be archived and the records of
+//! their neighbors.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,7 +68,7 @@ pub(super) struct Comparison<'a> {
 enum Outcome {
     Same,
     Different(OtherHistory),
-    /// One of them cannot be read or is damaged.
+    /// The segment of the server or of the archive cannot be read or is damaged.
     Unknown,
 }
 
@@ -76,7 +77,7 @@ impl Comparison<'_> {
     /// has (`present`), and those that could be archived (`missing`). Unreadable files are skipped.
     ///
     /// # Errors
-    /// The store's errors.
+    /// Errors of the store.
     pub fn find_other_history(
         &self,
         server: &mut dyn Server,
@@ -164,13 +165,13 @@ impl Comparison<'_> {
         if matches!(self.pusher.find_same_log(file, &checked, &mut Content::Held(content)), Ok(Some(_))) {
             return Ok(Outcome::Same);
         }
-        // Without a private key, it is unknown whether the WAL differs or only the bytes after it.
+        // Without a private key, it is unknown whether the WAL differs or only bytes after the WAL.
         if is_locked && (!checked.is_sound || same_log::switch_end(name, content).is_some()) {
             return Ok(Outcome::Unknown);
         }
         let (lsn, offset) = self.first_difference(name, content);
         let problem = format!(
-            "the content at {lsn} (offset {offset}): expected the archived one, found another one on the server"
+            "the content at {lsn} (offset {offset}) differs: the server has other bytes than the archive"
         );
         let found = OtherHistory::new(file, lsn, problem);
         Ok(Outcome::Different(match checked.contents.as_ref().and_then(Contents::reset_at) {
@@ -240,8 +241,8 @@ impl Comparison<'_> {
         SegmentSize::new(self.facts.segment_bytes)
     }
 
-    /// Returns the predecessor of a segment: that of the parent timeline if the segment's timeline starts in
-    /// it.
+    /// Returns the predecessor of a segment; the predecessor is on the parent timeline if the segment's
+    /// timeline starts in the segment.
     fn before(&self, name: SegmentName, size: SegmentSize) -> Option<SegmentName> {
         let number = name.number(size)?;
         let own = self.histories.iter().find(|history| history.timeline == name.timeline);

@@ -1,9 +1,10 @@
 //! Finds objects that another user or program deleted or overwrote in a bucket that keeps versions.
 //!
-//! Walden never overwrites an object. So the oldest intact version of an object is the one that was archived,
-//! and anything on top of it is suspicious: a delete marker, or a version with other content. In a bucket
-//! with Object Lock, Walden removes versions and leaves no delete markers. In other buckets its removals
-//! leave markers, which are recognized: the WAL is in a pack too, or older than all WAL of its timeline.
+//! Walden never overwrites an object. So the oldest intact version of an object is the archived version, and
+//! any later version is suspicious: a delete marker, or a version with other content. In a bucket with Object
+//! Lock, Walden removes versions and leaves no delete markers. In other buckets, removals by Walden leave
+//! delete markers, which are recognized: the object's WAL is in a pack too, or older than all WAL of its
+//! timeline.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -34,9 +35,9 @@ const READERS: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// A delete marker hides it.
+    /// A delete marker hides the object.
     Deleted,
-    /// Another version is on top of it.
+    /// A later version hides the archived version.
     Overwritten,
 }
 
@@ -50,11 +51,11 @@ pub struct Altered {
     pub change: Change,
     /// The version that readers get now, or the delete marker.
     pub version: String,
-    /// When it was stored, as the store's text.
+    /// When this version was stored, as the store's text.
     pub stored: String,
     /// The oldest intact version, if any.
     pub intact_version: Option<String>,
-    /// The same version, for reading it.
+    /// The oldest intact version, for reading it.
     #[serde(skip)]
     pub(crate) intact: Option<Version>,
 }
@@ -69,8 +70,8 @@ struct Candidate {
 /// Finds deleted and overwritten objects. Finds none in a store without versions.
 ///
 /// # Errors
-/// The store's errors. If no lock is configured, a missing right to read the bucket's settings is not an
-/// error.
+/// Errors of the store. If no lock is configured, a missing right to read the bucket's settings is not
+/// an error.
 pub fn find(archive: &Archive) -> Result<Vec<Altered>, ArchiveError> {
     let Some((versioned, protection)) = versions_of(archive)? else { return Ok(Vec::new()) };
     let mut candidates = Vec::new();
@@ -246,7 +247,7 @@ fn read_intact(
 /// Returns the hashes of the files in the content of an object if it is intact.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store.
 pub(crate) fn intact_hashes(
     archive: &Archive,
     key: &str,

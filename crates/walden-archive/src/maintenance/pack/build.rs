@@ -59,7 +59,7 @@ const KEYFRAME_SEGMENTS: u64 = 8;
 /// A pack may exceed the total size of its segments' own objects by 1/16: having fewer objects justifies this
 /// if the WAL consists mostly of random values.
 const MAX_GROWTH: u64 = 16;
-/// Maximum size of a pack, so that it can be read back in full even if the store adds bytes to it.
+/// Maximum size of a pack, so that the pack can be read back in full even if the store adds bytes to it.
 const MAX_STORED_BYTES: u64 = MAX_OBJECT_BYTES / 16 * 15;
 
 impl Builder<'_> {

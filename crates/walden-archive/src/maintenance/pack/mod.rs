@@ -4,7 +4,7 @@
 //! A pack is decoded and compared before it is stored, and read back and compared again before the segments'
 //! own objects are removed. So every segment is in at least one object at any time, even if a process is
 //! interrupted, and while other processes pack, push, get or prune. If an interrupted process leaves a
-//! segment in two objects, the next run compares both and removes one.
+//! segment in two objects, the next run compares both objects and removes one.
 
 mod build;
 mod plan;
@@ -33,11 +33,11 @@ use crate::objects::object::Finding;
 pub struct PackOptions {
     /// Maximum number of segments in a pack. The default is 512 MB of WAL.
     pub segments: Option<u64>,
-    /// Number of newest segments on each timeline that are not packed. They may be pushed out of order, and
-    /// standbys request them.
+    /// Number of newest segments on each timeline that are not packed, because they may be pushed out of
+    /// order, and standbys request them.
     pub keep: u64,
-    /// Packs only segments up to the last one without newer records, in microseconds since 1970-01-01
-    /// 00:00:00 UTC.
+    /// Packs only segments up to the last segment without records after this time, in microseconds since
+    /// 1970-01-01 00:00:00 UTC.
     pub before: Option<i64>,
     /// Compression level, 1 to 9.
     pub level: u8,
@@ -91,7 +91,7 @@ pub struct Packed {
     pub packs: Vec<NewPack>,
     /// Number of segments in these packs.
     pub segments: u64,
-    /// Objects that an interrupted process left although a pack contains their segments. They are now
+    /// Objects that an interrupted process left although a pack contains their segments, and that are now
     /// removed.
     pub tidied: Vec<String>,
     /// Number of objects whose segments are in a pack too, and that the store keeps: they are locked, or
@@ -105,11 +105,11 @@ pub struct Packed {
     pub single_segments: u64,
     /// Number of segments and packs before.
     pub objects_before: u64,
-    /// Their size in bytes.
+    /// Stored size of the segments and packs before, in bytes.
     pub bytes_before: u64,
     /// Number of segments and packs now, or `None` for a dry run.
     pub objects_after: Option<u64>,
-    /// Their size in bytes.
+    /// Stored size of the segments and packs now, in bytes; `None` for a dry run.
     pub bytes_after: Option<u64>,
     /// Replaced and tidied objects that are younger than the minimum storage duration of their class.
     pub early: Option<Early>,
@@ -273,8 +273,8 @@ impl Packed {
         self.problems.is_empty()
     }
 
-    /// Returns the early ones of the tidied objects, and of the packed segments' own objects that are
-    /// removed.
+    /// Returns the removed objects, tidied or packed, that are younger than the minimum storage duration of
+    /// their class.
     fn early_of(&self, ages: &Ages, is_removed: impl Fn(SegmentName) -> bool) -> Option<Early> {
         let packs = self.packs.iter().filter_map(|pack| match Object::parse_key(&pack.object) {
             Some(Object::Pack(name)) => Some(name),

@@ -1,11 +1,11 @@
 //! Removes WAL that no kept base backup needs.
 //!
-//! A backup needs all WAL from its start, on its timeline and on every descendant. So a single position
-//! decides: the start of the oldest kept backup's WAL. Earlier WAL on any timeline is useless to all kept
-//! backups. Later WAL is kept, as are all histories and every pack with at least one kept segment. A backup
-//! counts only if the archive has the WAL that makes it consistent. If several timelines continue, a rule
-//! that counts backups applies to each of them. For a timeline that is newer than those of all kept backups,
-//! the last backup that leads to it is also kept, unless the user chose the position.
+//! A backup needs all WAL from its start, on its timeline and on every descendant. So a single LSN decides:
+//! the start of the oldest kept backup's WAL. Earlier WAL on any timeline is useless to all kept backups.
+//! Later WAL is kept, as are all histories and every pack with at least one kept segment. A backup counts
+//! only if the archive has the WAL that makes it consistent. If several timelines continue, a rule that
+//! counts backups applies to each of them. For a timeline that is newer than those of all kept backups, the
+//! last backup that leads to it is also kept, unless the user chose the position.
 
 mod plan;
 
@@ -60,7 +60,7 @@ pub enum Rule {
         /// Microseconds from the moment to now.
         age: i64,
     },
-    /// Keeps a backup and all later ones. The backup is identified by its label, the name of its history
+    /// Keeps a backup and all later backups. The backup is identified by its label, the name of its history
     /// file, or its path.
     OlderThanBackup(String),
     /// Keeps all backups that start in this segment or later.
@@ -85,10 +85,10 @@ impl Rule {
 pub struct Pruned {
     /// Location of the archive.
     pub location: String,
-    /// The plan was applied.
+    /// Whether the plan was applied.
     #[serde(rename = "applied")]
     pub is_applied: bool,
-    /// Start of the first kept segment. Everything before it is removed.
+    /// Start LSN of the first kept segment. All WAL before this LSN is removed.
     pub kept_from: Option<String>,
     /// The reason for removing nothing, if any.
     pub reason: Option<String>,
@@ -98,14 +98,15 @@ pub struct Pruned {
     pub timelines: Vec<TimelineState>,
     /// Number of removed objects: segments, packs, partial segments and backup history files.
     pub removed_objects: u64,
-    /// Their size in bytes.
+    /// Stored size of the removed objects in bytes.
     pub removed_bytes: u64,
-    /// Number of objects that are not needed and that the store keeps: they are locked, these credentials may
-    /// not remove them, or their removal would leave a gap after one of these. A later run tries again.
+    /// Number of objects that are not needed but that the store keeps: they are locked, these credentials may
+    /// not remove them, or their removal would leave a gap after another object that stays. A later run tries
+    /// again.
     pub kept_objects: u64,
-    /// Their size in bytes.
+    /// Stored size of the objects that the store keeps, in bytes.
     pub kept_bytes: u64,
-    /// The first of these objects that the store keeps, at most [`MAX_KEPT`].
+    /// The first of the objects that are not needed but that the store keeps, at most [`MAX_KEPT`].
     pub kept: Vec<KeptObject>,
     /// Removed objects that are younger than the minimum storage duration of their class.
     pub early: Option<Early>,
@@ -128,9 +129,10 @@ pub const MAX_KEPT: usize = 64;
 pub struct KeptObject {
     /// Name of the object in the store.
     pub object: String,
-    /// When its lock ends, in microseconds since 1970-01-01 00:00:00 UTC; `None` if it has none.
+    /// When the object's lock ends, in microseconds since 1970-01-01 00:00:00 UTC; `None` if the object has
+    /// no lock.
     pub locked_until: Option<i64>,
-    /// Why the store keeps it.
+    /// Why the store keeps the object.
     pub problem: String,
 }
 
@@ -139,22 +141,22 @@ pub struct KeptObject {
 pub struct BackupState {
     /// Name of the backup history file, or path of the manifest.
     pub name: String,
-    /// Its label.
+    /// Label of the backup.
     pub label: Option<String>,
-    /// Timeline of its start.
+    /// Timeline on which the backup started.
     pub timeline: Timeline,
-    /// Start of its WAL.
+    /// Start LSN of the backup's WAL.
     pub start: String,
     /// Time of completion, in microseconds since 1970-01-01 00:00:00 UTC. `None` if it is not known exactly.
     pub time: Option<i64>,
     /// The server's text for a time whose zone is ambiguous.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_text: Option<String>,
-    /// Start of the backup that this incremental backup needs.
+    /// Start LSN of the backup that this incremental backup needs.
     pub incremental_from: Option<String>,
-    /// Why it does not count, if so.
+    /// Why the backup does not count; `None` if it counts.
     pub problem: Option<String>,
-    /// Its WAL is kept.
+    /// Whether the backup's WAL is kept.
     #[serde(rename = "kept")]
     pub is_kept: bool,
 }
@@ -168,7 +170,7 @@ pub struct TimelineState {
     pub removed_segments: u64,
     /// Number of removed objects.
     pub removed_objects: u64,
-    /// Their size in bytes.
+    /// Stored size of the removed objects in bytes.
     pub removed_bytes: u64,
     /// First and last removed segment.
     pub removed_range: Option<(String, String)>,
@@ -176,7 +178,7 @@ pub struct TimelineState {
     pub kept_segments: u64,
     /// Number of kept objects.
     pub kept_objects: u64,
-    /// Their size in bytes.
+    /// Stored size of the kept objects in bytes.
     pub kept_bytes: u64,
     /// First and last kept segment.
     pub kept_range: Option<(String, String)>,
@@ -311,8 +313,8 @@ fn make_plan(
     Ok(Plan { pruned, removals, first_kept, ages, backups: removed_backups })
 }
 
-/// Returns the latest known commit time before a backup's start: of the segments before it, and where commit
-/// times go back before it.
+/// Returns the latest known commit time before a backup's start: in the segments before the backup, and at
+/// steps before it at which commit times go back.
 fn latest_before(
     archive: &Archive,
     objects: &BTreeMap<Object, u64>,
@@ -368,8 +370,8 @@ fn latest_before(
     Ok(latest)
 }
 
-/// Finds gaps among the kept objects, and missing segments after them up to the newest one that the archive
-/// had.
+/// Finds gaps among the kept objects, and missing segments after them up to the newest segment that the
+/// archive ever had.
 fn find_gaps(
     archive: &Archive,
     objects: &BTreeMap<Object, u64>,
@@ -506,7 +508,7 @@ impl Plan {
     /// if the configuration has a rule.
     ///
     /// # Errors
-    /// The store's errors. The next run removes the remaining objects.
+    /// Errors of the store. The next run removes the remaining objects.
     pub fn apply(self, archive: &Archive) -> Result<Pruned, ArchiveError> {
         archive.store().remove_leftovers()?;
         probe::remove_old(archive)?;

@@ -131,10 +131,10 @@ impl<'a> Choice<'a> {
     }
 
     /// Returns the timelines that only backups starting before a segment lead to. After a failover, the new
-    /// primary may write one of them while the old one continues. So a rule must not abandon a timeline
-    /// merely because its backups are older.
+    /// primary may write one of these timelines while the old primary continues another. So a rule must not
+    /// abandon a timeline merely because its backups are older.
     ///
-    /// A timeline older than that of a kept backup counts as abandoned unless it continues.
+    /// A timeline that is older than the timeline of a kept backup counts as abandoned unless it continues.
     pub fn last_backups_before(&self, cut: u64) -> Vec<LastBackupOfTimeline<'a>> {
         let counted = self.counted();
         let (kept, removed): (Vec<&Backup>, Vec<&Backup>) =
@@ -153,7 +153,7 @@ impl<'a> Choice<'a> {
         newer.collect()
     }
 
-    /// Returns the timelines that have segments after the last switch away from them.
+    /// Returns the timelines that have segments after the last LSN at which another timeline branched off.
     fn continuing_lines(&self) -> Vec<&'a Vec<Stretch>> {
         let mut left_in: BTreeMap<Timeline, u64> = BTreeMap::new();
         for stretch in self.lines.iter().flatten() {
@@ -172,8 +172,8 @@ impl<'a> Choice<'a> {
     }
 
     /// Applies a rule that counts backups to each timeline that continues, if there are several. The archive
-    /// does not show which of them a live server writes: a promoted copy may share the archive with its
-    /// primary. A timeline with too few backups keeps all of them.
+    /// does not show which timeline a live server writes: a promoted copy may share the archive with its
+    /// primary. A timeline with too few backups keeps all its backups.
     pub fn kept_for_each_timeline(&self, rule: &Rule) -> Vec<KeptForTimeline<'a>> {
         let lines = self.continuing_lines();
         if lines.len() < 2 {
@@ -210,8 +210,8 @@ impl<'a> Choice<'a> {
         needed.map(|backup| self.number(backup)).min().unwrap_or_else(|| self.number(backup))
     }
 
-    /// Returns the newest backups, including `count` full ones. Only full backups are counted, because an
-    /// incremental one is useless without the full backup on which it is based.
+    /// Returns the newest backups, including `count` full backups. Only full backups are counted, because an
+    /// incremental backup is useless without the full backup on which it is based.
     fn newest_of<'b>(counted: &[&'b Backup], count: u64) -> Result<Vec<&'b Backup>, Reason> {
         let is_full = |backup: &Backup| backup.incremental_from.is_none();
         let full: Vec<usize> = (0..counted.len()).filter(|&at| is_full(counted[at])).collect();
@@ -260,7 +260,7 @@ impl<'a> Choice<'a> {
     /// all later ones.
     ///
     /// Clocks may have been reset, so times need not increase with positions: a backup qualifies only if all
-    /// earlier ones were also completed, and earlier transactions committed, before the moment. The age is
+    /// earlier backups were also completed, and earlier transactions committed, before the moment. The age is
     /// relative to the last commit in the archive if that is earlier than now. Otherwise a fast clock on this
     /// machine, or stopped archiving, would make everything old.
     fn since<'b>(&self, counted: &[&'b Backup], moment: i64, age: i64) -> Result<Vec<&'b Backup>, Reason> {

@@ -299,7 +299,8 @@ impl Outcome {
     /// Handles an object that has disappeared: requests a new listing, or returns the error if new listings
     /// have not helped.
     fn add_vanished(&mut self, error: ArchiveError) -> Result<(), ArchiveError> {
-        // Counted once per listing: if a pack replaced its objects, all remaining ones have disappeared.
+        // Counted once per listing: if a pack replaced the listed objects, all remaining objects have
+        // disappeared.
         self.vanished += u32::from(!self.is_listing_old);
         self.is_listing_old = true;
         if self.vanished < MAX_VANISHED { Ok(()) } else { Err(error) }

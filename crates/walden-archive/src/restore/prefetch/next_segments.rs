@@ -28,7 +28,7 @@ impl<'a> NextSegments<'a> {
     /// Reads the histories, which state where timelines ended.
     ///
     /// # Errors
-    /// The store's errors.
+    /// Errors of the store.
     pub fn new(archive: &'a Archive, size: SegmentSize) -> Result<NextSegments<'a>, ArchiveError> {
         Ok(NextSegments { archive, histories: archive.histories()?, size, listing: None })
     }
@@ -41,14 +41,14 @@ impl<'a> NextSegments<'a> {
     /// Returns the archived segments after a position, with their objects, up to the first missing one.
     ///
     /// # Errors
-    /// The store's errors.
+    /// Errors of the store.
     pub fn following(&mut self, position: SegmentName, count: usize) -> Result<Vec<Ahead>, ArchiveError> {
         let mut found = Vec::new();
         let mut at = position;
         while found.len() < count
             && let Some(number) = at.number(self.size)
         {
-            // The timeline may continue on another one.
+            // Another timeline may continue this timeline.
             let child = self.child_timeline_at(at.timeline, number + 1);
             let mut hit = None;
             for timeline in child.into_iter().chain([at.timeline]) {
@@ -81,8 +81,8 @@ impl<'a> NextSegments<'a> {
         Ok(found)
     }
 
-    /// Returns the latest timeline that branched off from this one in a segment. After that segment, recovery
-    /// stays on this one.
+    /// Returns the latest timeline that branched off from `timeline` in segment `number`. Recovery switches
+    /// to another timeline only in the segment in which it branched off.
     fn child_timeline_at(&self, timeline: Timeline, number: u64) -> Option<Timeline> {
         let left = |history: &&History| {
             let switch: Option<Lsn> = history.end_of(timeline);

@@ -79,8 +79,7 @@ impl<'a> Schedule<'a> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the segments to fetch: `missing` are those that are not in the spool, out of all `useful`
-    /// ones.
+    /// Replaces the segments to fetch: `missing` are the segments of `useful` that are not in the spool.
     pub fn set(&self, missing: Vec<Wanted>, useful: BTreeSet<SegmentName>) {
         let mut state = self.lock();
         let State { coming, fetched, .. } = &mut *state;

@@ -105,7 +105,7 @@ impl Spool {
     /// whether it was moved.
     ///
     /// # Errors
-    /// The file system's errors.
+    /// Errors of the file system.
     pub fn take(&self, segment: SegmentName, target: &Path) -> io::Result<bool> {
         let began = Instant::now();
         loop {
@@ -145,16 +145,16 @@ impl Spool {
     /// Records which segments are being fetched.
     ///
     /// # Errors
-    /// The file system's errors.
+    /// Errors of the file system.
     pub(super) fn announce<'s>(&self, segments: impl Iterator<Item = &'s SegmentName>) -> io::Result<()> {
         let names: String = segments.map(|segment| format!("{segment}\n")).collect();
         self.write(COMING, &names)
     }
 
-    /// Records the requested segment, so that the following ones are fetched.
+    /// Records the requested segment, so that the segments after it are fetched.
     ///
     /// # Errors
-    /// The file system's errors.
+    /// Errors of the file system.
     pub fn note(&self, segment: SegmentName) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
         self.write(POSITION, &segment.to_string())
@@ -172,7 +172,7 @@ impl Spool {
     /// Takes the lock of the fetching process. Returns `None` if another process has it.
     ///
     /// # Errors
-    /// The file system's errors.
+    /// Errors of the file system.
     pub fn lock(&self) -> io::Result<Option<File>> {
         let open = || {
             fs::create_dir_all(&self.folder)?;
@@ -203,7 +203,7 @@ impl Spool {
     /// synchronized.
     ///
     /// # Errors
-    /// The file system's errors.
+    /// Errors of the file system.
     pub(super) fn prepare(&self, of: &Identity) -> io::Result<bool> {
         pending::remove_leftovers_in(&self.folder)?;
         self.announce(std::iter::empty())?;
@@ -247,7 +247,7 @@ impl Spool {
     /// Stops prefetching and removes all segments from the spool to free space.
     ///
     /// # Errors
-    /// The file system's errors.
+    /// Errors of the file system.
     pub fn give_way(&self) -> io::Result<()> {
         let began = Instant::now();
         let _ = fs::remove_file(self.folder.join(POSITION));
@@ -260,10 +260,10 @@ impl Spool {
         pending::remove_leftovers_in(&self.folder).map(drop)
     }
 
-    /// Removes all segments except the wanted ones.
+    /// Removes all segments except the segments in `wanted`.
     ///
     /// # Errors
-    /// The file system's errors.
+    /// Errors of the file system.
     pub(super) fn keep(&self, wanted: &BTreeSet<SegmentName>) -> io::Result<()> {
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;

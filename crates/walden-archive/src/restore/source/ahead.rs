@@ -19,7 +19,7 @@ const THREADS: usize = 3;
 /// moved elsewhere.
 const MAX_DISTANCE: usize = 64;
 
-/// Reads the objects of segments and prefetches the next ones.
+/// Reads the objects of segments, and prefetches the next objects.
 pub(super) struct ReadAhead {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,

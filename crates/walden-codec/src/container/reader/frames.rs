@@ -8,7 +8,7 @@ use super::super::layout::{End, FOOTER, FRAME_HEADER, Footer, FrameHeader, Head,
 use super::super::{Damage, Error};
 use super::Reader;
 
-/// Maximum number of bytes allocated before any of them are read.
+/// Maximum number of bytes allocated before the first byte is read.
 const MAX_AT_ONCE: u64 = 16 << 20;
 
 /// Maximum number of times that the bytes of a damaged file are read. After damage, frames are searched for

@@ -17,7 +17,7 @@ impl<R: Read + Seek> Reader<R> {
     /// with it. Call
     /// [`Reader::seek`] before reading on.
     ///
-    /// The index must be no longer than the part of the file before it, because an entry is smaller than its
+    /// The index must be no longer than the preceding part of the file, because an entry is smaller than its
     /// member's frames.
     ///
     /// # Errors
@@ -142,15 +142,15 @@ impl<R: Read + Seek> Reader<R> {
         }
     }
 
-    /// Moves to a member of `entries` as [`Reader::seek`] does, and first decodes the members that it needs:
-    /// those since its keyframe, unless it follows the last decoded one. `entries` is the result of
-    /// [`Reader::index`] or [`Reader::entries`].
+    /// Moves to a member of `entries` as [`Reader::seek`] does, and first decodes the members that the wanted
+    /// member needs: all members from its keyframe on, or none if the previous member was just decoded.
+    /// `entries` is the result of [`Reader::index`] or [`Reader::entries`].
     ///
     /// # Errors
-    /// As [`Reader::seek`] and [`Reader::decode`].
+    /// The errors of [`Reader::seek`] and [`Reader::decode`].
     pub fn seek_decodable(&mut self, entries: &[Entry], entry: &Entry) -> Result<Head, Error> {
         let number = entry.head.number;
-        // Without an index, only the members since the keyframe verify the binding of this one.
+        // Without an index, only decoding the members since the keyframe verifies the binding of this member.
         let may_continue = self.index.is_some();
         let start = entries.iter().rev().find(|other| {
             let is_start = other.head.keyframe || may_continue && self.can_decode(&other.head);
@@ -168,10 +168,10 @@ impl<R: Read + Seek> Reader<R> {
     }
 
     /// Finds a member by its name, moves to it and returns its head, so that the member can be decoded next.
-    /// The members that it needs are decoded first. Returns `None` if the file has no member of this name.
+    /// Decodes the members that it depends on first. Returns `None` if the file has no member of this name.
     ///
     /// # Errors
-    /// As [`Reader::seek_decodable`], and damage before which no member has the name.
+    /// The errors of [`Reader::seek_decodable`], and damage before which no member has the name.
     pub fn member(&mut self, name: &[u8]) -> Result<Option<Head>, Error> {
         let (entries, fault) = match &self.index {
             Some(index) => (Arc::clone(index), None),
@@ -228,7 +228,7 @@ impl<R: Read + Seek> Reader<R> {
         }
     }
 
-    /// Reads the index after the last member. It must list exactly the members read so far.
+    /// Reads the index after the last member. The index must list exactly the members read so far.
     pub(super) fn pass_index(&mut self, frame: FrameHeader, offset: u64) -> Result<(), Error> {
         const PART: &str = "the index";
         let content = self.content(frame, offset, offset, PART)?;
@@ -243,7 +243,7 @@ impl<R: Read + Seek> Reader<R> {
         Ok(())
     }
 
-    /// Reads the footer. It must match the index and the members read so far.
+    /// Reads the footer, which must match the index and the members read so far.
     pub(super) fn check_footer(&mut self, frame: FrameHeader, offset: u64) -> Result<(), Error> {
         const PART: &str = "the footer";
         let footer = self.footer(frame, offset)?;

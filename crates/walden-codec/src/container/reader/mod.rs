@@ -27,7 +27,8 @@ use crate::coder::{self, Breakdown, COPIES_READER, Decoder, Encoder, Fallback, F
 
 /// Reads a container member by member.
 ///
-/// [`Reader::next`] returns a member's head. Call [`Reader::decode`] or [`Reader::skip`] before the next one.
+/// [`Reader::next`] returns a member's head. Call [`Reader::decode`] or [`Reader::skip`] before the next
+/// call.
 ///
 /// A file states its needs in its header. If they exceed [`ReadLimits`], the reader rejects the file before
 /// decoding anything.
@@ -53,7 +54,7 @@ pub struct Reader<R> {
     member: u64,
     /// The last head that was read.
     last: LastHead,
-    /// Binding of the member before the next one, if known.
+    /// Binding of the member before the next member, if known.
     binding: Option<Hash>,
     /// Encoded entries of the members read so far, to compare with the index. `None` if reading did not
     /// proceed from the start of the file without a gap.
@@ -64,9 +65,10 @@ pub struct Reader<R> {
     index: Option<Arc<Vec<Entry>>>,
     /// Whether members are decoded even if their position or name is not verified.
     is_salvaging: bool,
-    /// Bytes of frame contents read. Contents that were read twice count twice.
+    /// Number of bytes of frame contents read. Contents that were read twice count twice.
     content_bytes: u64,
-    /// Number of the member after the last decoded one. Any other member needs a keyframe to be decoded.
+    /// Number of the member after the last decoded member. Decoding any other member has to start at a
+    /// keyframe.
     ready_for: Option<u64>,
     ended: bool,
 }
@@ -96,7 +98,7 @@ pub enum Binding {
 pub struct Summary {
     /// Length of the member's frames in bytes.
     pub stored: u64,
-    /// Its end.
+    /// The member's end, with length, hash and binding of the content.
     pub end: End,
     /// Whether the member's name and position are verified. Always [`Binding::Verified`], except from
     /// [`super::walk`].
@@ -267,7 +269,7 @@ impl<R: Read + Seek> Reader<R> {
     ///
     /// # Errors
     /// Returns errors of the file system, and damage: [`Reader::find_next`] searches for the next member
-    /// after it.
+    /// after the damage.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Head>, Error> {
         loop {
@@ -340,7 +342,7 @@ impl<R: Read + Seek> Reader<R> {
         Ok(head)
     }
 
-    /// Returns whether the member is a keyframe or the member before it was decoded.
+    /// Returns whether the member is a keyframe or the previous member was just decoded.
     pub fn can_decode(&self, head: &Head) -> bool {
         head.keyframe || self.ready_for == Some(head.number)
     }
@@ -350,8 +352,8 @@ impl<R: Read + Seek> Reader<R> {
     /// Bytes written to `out` are verified only if this function succeeds.
     ///
     /// # Errors
-    /// Returns errors of the file system, damage, and [`Error::NeedsKeyframe`] if the member before it was
-    /// not decoded.
+    /// Returns errors of the file system, damage, and [`Error::NeedsKeyframe`] if the previous member was not
+    /// decoded.
     pub fn decode(&mut self, head: &Head, out: &mut dyn Write) -> Result<Summary, Error> {
         self.decode_to(head, Output::Hashed(out))
     }
@@ -360,7 +362,7 @@ impl<R: Read + Seek> Reader<R> {
     /// the hash of `original` and is compared with the stored hash.
     ///
     /// # Errors
-    /// As [`Reader::decode`], and damage if the content or the hash differs.
+    /// The errors of [`Reader::decode`], and damage if the content or the hash differs.
     pub fn compare(&mut self, head: &Head, original: &[u8], hash: &Hash) -> Result<Summary, Error> {
         self.decode_to(head, Output::Compared { original, hash })
     }

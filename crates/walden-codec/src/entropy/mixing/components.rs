@@ -137,8 +137,8 @@ impl<const N: usize> Mixer<N> {
     }
 }
 
-/// An adaptive probability map (secondary symbol estimation). It refines a probability by the bits that
-/// followed similar ones in a context.
+/// An adaptive probability map (secondary symbol estimation). The map refines a probability by the bits that
+/// followed similar probabilities in a context.
 pub struct Apm {
     /// Probabilities at 33 stretches for each context, in 1/65536.
     table: Vec<u16>,

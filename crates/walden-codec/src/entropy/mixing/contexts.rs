@@ -4,7 +4,8 @@ use super::range_coder::BinaryCoder;
 use super::row_modes::{self, Mode};
 use super::{ColumnKeys, Model, POSITIONS, hash};
 
-/// Maximum width of rows that are always coded as rows. Wider ones are coded as text, unless a flag is set.
+/// Maximum width in bytes of rows that are always coded as rows. Wider rows are coded as text, unless a flag
+/// is set.
 const MAX_ROW_WIDTH: usize = 256;
 
 /// Contexts of a byte, and other inputs of its prediction.
@@ -18,8 +19,8 @@ pub(super) struct Contexts<const C: usize, const K: usize> {
     pub extrapolated: u32,
     /// Counter contexts.
     pub counter: [u64; C],
-    /// Run contexts without the last byte. They select a line of the table, which is prefetched while that
-    /// byte is coded.
+    /// Run contexts without the last byte. Each selects a line of the table, which is prefetched while the
+    /// last byte is coded.
     pub lines: [u64; K],
     /// The last byte, if it is part of the run context.
     pub last: [u64; K],
@@ -76,7 +77,7 @@ impl Row<'_> {
     }
 
     /// Returns the lines of run contexts. `prefix` is a hash of the row's bytes, `left` and `changes` have
-    /// the last ones, each without the byte before the position.
+    /// the last bytes; all three exclude the byte directly before the position.
     #[inline(always)]
     fn lines<const K: usize>(&self, position: usize, prefix: u64, left: u64, changes: u64) -> [u64; K] {
         let [up, up2, up3] = [1, 2, 3].map(|rows| self.above(position, rows));
@@ -100,8 +101,8 @@ impl Row<'_> {
 }
 
 impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K, A, N> {
-    /// Returns whether a column of rows is coded as rows. Most wide ones have no structure, and are coded as
-    /// text.
+    /// Returns whether a column of rows is coded as rows. Most columns of wide rows have no structure, and
+    /// are coded as text.
     pub(super) fn is_coded_as_rows<B: BinaryCoder>(
         &mut self,
         coder: &mut B,
@@ -122,7 +123,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         self.flag(coder, hash(keys.column_key, 0x52), u32::from(given) & 1) != 0
     }
 
-    /// Codes rows. The bytes above are as good a context as those to the left.
+    /// Codes rows. The bytes of the previous row are as good a context as the previous bytes of the same row.
     pub(super) fn rows<B: BinaryCoder>(
         &mut self,
         coder: &mut B,
@@ -181,7 +182,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         let is_extrapolated = start >= 2 * width;
         // Differences of the last bytes from those above them.
         let mut changes = 0_u64;
-        // Hash of the row's mixed bytes except the last, and the last one.
+        // Hash of all mixed bytes of the row except the last, and the last mixed byte.
         let (mut prefix, mut last) = (keys.column_key, None);
         for (index, &position) in positions.iter().enumerate() {
             let key = hash(keys.column_key, position as u64);
@@ -272,7 +273,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         }
     }
 
-    /// Codes bytes without a form: predicts text, and data in words of a few bytes.
+    /// Codes bytes of unknown structure. The contexts suit text, and binary data in units of a few bytes.
     pub(super) fn bytes<B: BinaryCoder>(&mut self, coder: &mut B, keys: ColumnKeys, bytes: &mut [u8]) {
         let class_key = keys.class_key;
         let (mut word, mut word_before) = (0, 0);

@@ -92,19 +92,19 @@ impl ContextMixer {
 
 /// Table sizes, as powers of 2.
 struct Sizes {
-    /// Slots of counter contexts.
+    /// Number of slots of counter contexts.
     slots: u32,
-    /// Entries of run contexts.
+    /// Number of entries of run contexts.
     runs: u32,
     /// Bytes of the match model's history.
     history: u32,
-    /// Entries of the match model.
+    /// Number of entries of the match model.
     matches: u32,
 }
 
 /// Statistics of `C` counter contexts and `K` *candidates*: the bytes predicted by `K` - 2 run contexts, by
 /// the match model, and by extrapolation of the rows above. `A` is the number of inputs of the mixer that
-/// tests whether the best candidate is right, `N` that of the mixers for a bit.
+/// tests whether the best candidate is right, `N` the number of inputs of each mixer for a bit.
 pub struct Model<const C: usize, const K: usize, const A: usize, const N: usize> {
     tables: &'static Tables,
     /// Counters of nibbles in contexts.
@@ -155,7 +155,7 @@ pub struct Model<const C: usize, const K: usize, const A: usize, const N: usize>
 #[repr(align(64))]
 struct Bucket([Slot; 2]);
 
-/// Keys that separate a column's contexts from those of other columns.
+/// Keys that separate a column's contexts from the contexts of other columns.
 #[derive(Clone, Copy)]
 struct ColumnKeys {
     class: usize,

@@ -13,14 +13,14 @@ pub trait BinaryCoder {
     /// Codes a bit that is 1 with probability `one` in 1/65536, from 1 to 65535.
     fn code_bit(&mut self, bit: u32, one: u32) -> u32;
 
-    /// Codes one of 16 values. `below` has for each value the total probability of all smaller ones, in
+    /// Codes one of 16 values. `below` has for each value the total probability of all smaller values, in
     /// 1/[`ONE`].
     ///
     /// The probabilities must ascend strictly, and the last must be below [`ONE`]. A value of probability 0
     /// would reduce the range to 0, and normalization would never terminate.
     fn code_nibble(&mut self, value: u32, below: &[u16; 16]) -> u32;
 
-    /// Makes `count` choices that only an encoder can make. The model then codes each of them. A decoder
+    /// Makes `count` choices that only an encoder can make. The model then codes each choice. A decoder
     /// receives zeros.
     fn choices(&mut self, count: usize, choose: impl FnOnce() -> Vec<u8>) -> Vec<u8>;
 }

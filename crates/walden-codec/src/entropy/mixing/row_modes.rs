@@ -9,8 +9,8 @@ impl Mode {
     pub const MIXED: Mode = Mode(0);
     /// All rows have the first row's byte.
     const CONSTANT: u8 = 1;
-    /// Byte of a little-endian number that is coded as the difference from the row above: its first byte, or
-    /// a later one.
+    /// Byte of a little-endian number that is coded as the difference from the previous row: the number's
+    /// first byte, or a later byte.
     const DIFFERENCE: u8 = 2;
     const CONTINUED: u8 = 4;
     /// Coded by the frequencies of bytes alone.
@@ -120,8 +120,8 @@ pub fn choose(bytes: &[u8], width: usize) -> Vec<Mode> {
         } else {
             modes.push(Mode::MIXED);
         }
-        // Dynamic programming: the cost of all positions up to here, if this one is not a difference or is
-        // one.
+        // Dynamic programming: the cost of all positions up to this position, if this position is mixed, and
+        // if it is a difference.
         let mixed = state[0].min(state[1]) + costs.mixed;
         let new = state[0].min(state[1]) + costs.difference;
         let on = state[1] + costs.continued;

@@ -302,7 +302,7 @@ fn rows_are_not_asked_for_keys_that_tell_each_other() {
     let items: Vec<Given> = (0..100).map(|number| (0, number, 9, false)).collect();
     let mut page = page_of(&items, 16, index_tuple);
     for number in 1..=page.items() {
-        // All refer to the known page.
+        // All index tuples refer to the known page.
         let place = Tid { block: KNOWN, offset_number: number }.to_bytes();
         let at = usize::from(line_pointer(&page, number).offset());
         page.0[at..at + TID_BYTES].copy_from_slice(&place);

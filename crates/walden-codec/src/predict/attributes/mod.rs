@@ -50,7 +50,7 @@ pub struct Layouts {
 
 struct Layout {
     tuple_forms: Column,
-    /// Which fields differ from those of the replaced tuple.
+    /// Column with the fields that differ from the fields of the replaced tuple.
     changed: Column,
     tuple_lengths: Column,
     tuple_bytes: Column,
@@ -62,7 +62,7 @@ struct Layout {
 /// values.
 #[derive(Default)]
 pub struct LastTuple {
-    /// Its attributes; empty if they are not kept.
+    /// The tuple's attributes; empty if they are not kept.
     attributes: Vec<u8>,
     /// When encoding: counts repetitions.
     pub repeats: RepeatCounter,
@@ -92,7 +92,8 @@ impl LastTuple {
 }
 
 impl RepeatCounter {
-    /// Counts a tuple. Returns whether it repeats the values of the last one, as enough tuples before it did.
+    /// Counts a tuple. Returns whether this tuple, like enough tuples before it, repeats the values of its
+    /// predecessor.
     pub fn observe(&mut self, is_repeated: bool) -> bool {
         /// Repetitions after which the next tuple is expected to repeat the values, too. With a lower number,
         /// tuples that alternate between repeated and new values would be coded one by one.
@@ -144,7 +145,7 @@ impl Schema {
         self.chunks.is_none() && self.fields.contains(&Field::Varlena)
     }
 
-    /// Returns whether a tuple has variable-length values and the last tuple has the same ones at the same
+    /// Returns whether a tuple has variable-length values, and the last tuple has the same values at the same
     /// offsets.
     pub fn repeats_values(&self, spans: &[Span], last: &[u8], attributes: &[u8]) -> bool {
         let is_same = |span: &Span| attributes[span.start..span.end] == last[span.start..span.end];
@@ -272,11 +273,11 @@ impl Layouts {
         !fields.is_empty() && read(fields, attributes, 1, spans)
     }
 
-    /// Codes the attributes of a tuple and appends them to `out`. They must start at an aligned offset of the
-    /// tuple.
+    /// Codes the attributes of a tuple and appends them to `out`. The attributes must start at an aligned
+    /// offset of the tuple.
     ///
-    /// Their length, a multiple of `end_align`, is derived. `old` has the attributes of the replaced tuple,
-    /// if it has the same layout.
+    /// The length of the attributes, a multiple of `end_align`, is derived. `old` has the attributes of the
+    /// replaced tuple, if it has the same layout.
     pub fn tuple<S: Coder>(
         &mut self,
         coder: &mut S,
@@ -332,7 +333,7 @@ impl Layouts {
     }
 
     /// When encoding: returns the form in which attributes are coded, and the fields of a new schema. Sets
-    /// `spans` to those of the fields.
+    /// `spans` to the spans of the fields.
     fn choose_form(
         &mut self,
         number: usize,
@@ -436,7 +437,7 @@ struct Tuple<'a> {
     number: usize,
     /// Alignment of the tuple's length.
     end_align: usize,
-    /// Whether the variable-length values are those of the last tuple.
+    /// Whether the variable-length values equal the values of the last tuple.
     is_repeated: bool,
     /// Attributes of the replaced tuple.
     old: Option<&'a [u8]>,
@@ -444,7 +445,7 @@ struct Tuple<'a> {
     source: Option<&'a [u8]>,
 }
 
-/// Returns a bit mask of the fields that differ from those of the replaced tuple.
+/// Returns a bit mask of the fields that differ from the fields of the replaced tuple.
 fn changed_fields((source, spans): (Option<&[u8]>, &[Span]), (old, old_spans): (&[u8], &[Span])) -> u64 {
     let differs = |(index, (new, old_span)): (usize, (&Span, &Span))| {
         let new = source.map(|attributes| &attributes[new.start..new.end]);

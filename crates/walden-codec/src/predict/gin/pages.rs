@@ -1,4 +1,4 @@
-//! Codes pages of GIN indexes without a base, such as those of a newly built index.
+//! Codes pages of GIN indexes without a base, such as pages of a newly built index.
 //!
 //! A posting tree leaf has the sorted TIDs of one key. Entries are sorted by their keys. Both are coded as
 //! deltas against their predecessors.
@@ -90,7 +90,7 @@ impl<S: Coder> Predictor<S> for PageEntries {
 }
 
 impl PageEntries {
-    /// Codes a key as the prefix shared with the last one, and the remainder.
+    /// Codes a key as the prefix shared with the last key, and the remainder.
     fn key<S: Coder>(&mut self, coder: &mut TupleCoder<'_, S>, source: Option<&Key>) -> Result<Key, Corrupt> {
         const IS_TEXT: u64 = 1;
         const NEW_FLAGS: u64 = 2;

@@ -79,8 +79,8 @@ const NEW_BITMAP: u64 = 1;
 /// Maximum number of numbered headers of a relation.
 const MAX_HEADERS: usize = 512;
 
-/// Maximum number of numbered null bitmaps, because each is compared with all earlier ones. Tuples with
-/// further bitmaps are coded as a whole.
+/// Maximum number of numbered null bitmaps, because each bitmap is compared with all earlier bitmaps. Tuples
+/// with further bitmaps are coded as a whole.
 const MAX_BITMAPS: usize = 4096;
 
 impl HeapHeaders {

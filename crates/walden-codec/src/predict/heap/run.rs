@@ -13,7 +13,7 @@ use walden_redo::page::heap_tuple::HEAP_TUPLE_HEADER_BYTES;
 use walden_redo::page::tid::TID_BYTES;
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes the tuples after the last one that are coded like it, if there are any.
+    /// Codes the heap tuples that follow the last tuple and are coded like it, if there are any.
     pub(super) fn heap_tuple_run(
         &mut self,
         address: BlockAddress,

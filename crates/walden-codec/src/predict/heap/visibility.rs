@@ -122,9 +122,9 @@ impl Visibility {
         coder.coder.symbol(column, symbol)
     }
 
-    /// Codes a run of tuples and returns their number. They have the `t_xmin` of the last tuple, a `t_ctid`
-    /// of themselves, one `t_cid`, and a `t_xmax` of zero or of the last tuple. `tuples` has the offset and
-    /// length of each remaining tuple.
+    /// Codes a run of tuples and returns their number. All tuples of a run have the `t_xmin` of the last
+    /// tuple, their own TID as `t_ctid`, the same `t_cid`, and either no `t_xmax` or the `t_xmax` of the last
+    /// tuple. `tuples` has the offset and length of each remaining tuple.
     pub fn code_run<S: Coder>(
         &mut self,
         coder: &mut S,
@@ -143,7 +143,8 @@ impl Visibility {
                 _ => None,
             },
         };
-        // A command that takes more than one byte cannot be part of a run.
+        // A run repeats one byte per column, so it cannot have a command id (`cid`) above 127, whose LEB128
+        // code has more bytes.
         let Some((xmax, cid, count)) = found.filter(|&(_, cid, count)| count > 0 && cid.is_ascii()) else {
             return Ok(0);
         };
@@ -154,8 +155,8 @@ impl Visibility {
         Ok(count)
     }
 
-    /// When encoding: returns the `t_xmax` symbol of the first tuple, its command, and the number of tuples
-    /// with the same fields.
+    /// When encoding: returns the `t_xmax` symbol and the command id of the first tuple, and the number of
+    /// tuples that have the same fields.
     fn find_run_on_page(
         &self,
         first: Tid,

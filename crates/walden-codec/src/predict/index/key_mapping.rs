@@ -237,7 +237,7 @@ fn next_part(
     false
 }
 
-/// Returns the offsets after a varlena, if all keys contain that of their heap tuple there.
+/// Returns the offsets after a varlena, if all keys contain the varlena of their heap tuple at `at`.
 fn after_varlena(samples: &[Sample], field: usize, at: &[usize]) -> Option<Vec<usize>> {
     let after = |(sample, &at): (&Sample, &usize)| {
         let span = sample.spans.get(field)?;

@@ -191,7 +191,7 @@ pub struct KeyOrder {
     suffixes: Vec<u8>,
     /// Position of the next heap tuple.
     at: usize,
-    /// Positions of heap tuples by TID. Created when encoding searches for the first one.
+    /// Positions of heap tuples by TID. Created when encoding searches for the first TID.
     by_tid: OnceLock<ByTid>,
 }
 
@@ -287,7 +287,8 @@ impl KeyOrder {
         });
     }
 
-    /// Returns the number of heap tuples to skip before this one, if it is one of the next.
+    /// Returns the number of heap tuples to skip before the heap tuple at `tid`, if it is among the next heap
+    /// tuples.
     pub fn distance(&self, tid: Tid) -> Option<u64> {
         // Usually it is the next one.
         if self.entries.get(self.at).is_some_and(|next| next.tid == tid) {

@@ -62,7 +62,7 @@ pub struct Scratch {
 /// An index.
 #[derive(Default)]
 pub struct Index {
-    /// Its table.
+    /// The table of the index.
     pub table: Option<Relation>,
     /// How keys are built, by the layouts of the index tuple and the heap tuple.
     mappings: FxHashMap<(u32, LayoutKey), KeyMapping>,

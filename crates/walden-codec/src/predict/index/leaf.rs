@@ -22,7 +22,7 @@ use crate::tuple::index::IndexTuple;
 
 /// Offset of the key in a leaf tuple without nulls, after the aligned header.
 const KEY: usize = (LEAF_HEAP_TID + TID_BYTES).next_multiple_of(8);
-/// Length of the fields before the tuple, and of the tuple's link to the next one in its chain.
+/// Length of the fields before the tuple, and of the tuple's link to the next tuple in its chain.
 const HEAD_BYTES: usize = XlSpgistAddLeaf::WIDTH + size_of::<u16>();
 
 /// Offsets of that link, and of the tuple's own offset number.
@@ -74,8 +74,8 @@ impl Places {
 /// Greater than the rank of any chain.
 const NOT_A_START: u16 = 1 << 15;
 
-/// Returns the offset number that a new tuple gets: that of the first placeholder, or else a new one
-/// (`SpGistPageAddNewItem`).
+/// Returns the offset number that a new tuple gets: the offset number of the first placeholder, or else a new
+/// offset number (`SpGistPageAddNewItem`).
 fn free_place(page: &Page) -> u16 {
     let is_placeholder = |number: &u16| {
         page.item(*number).and_then(<[u8]>::first).is_some_and(|head| head & STATE_BITS == PLACEHOLDER)

@@ -299,7 +299,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(false)
     }
 
-    /// Returns the columns of tuples on pages, if all required ones exist.
+    /// Returns the columns of tuples on pages, if all required columns exist.
     fn tuple_columns(&mut self, relation: Relation, has_table: bool) -> Option<TupleColumns> {
         let key = IndexContext { relation, context: Context::Page }.key();
         let expected = self.keyed_columns.existing(Topic::TidForms, key);

@@ -84,7 +84,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         })
     }
 
-    /// Codes the offset numbers of the tuples that a page loses: mostly those of a chain, in its order.
+    /// Codes the offset numbers of the tuples that a page loses: mostly the tuples of a chain, in its order.
     fn removed_numbers(
         &mut self,
         column: Column,

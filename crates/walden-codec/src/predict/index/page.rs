@@ -88,7 +88,7 @@ impl<S: Coder> TupleCoder<'_, S> {
     /// budget or the memory, there is no order.
     ///
     /// # Errors
-    /// Returns an error if the keys are longer than those of any WAL.
+    /// Returns an error if the keys are longer than in any WAL.
     fn sort_heap_tuples(&mut self, relation: Relation, parts: &[KeyPart]) -> Result<(), Corrupt> {
         self.keys.order = None;
         let index = self.keys.index(relation.number);
@@ -138,8 +138,8 @@ fn are_near(tuples: &[(Tid, &[u8])]) -> bool {
     near.count() * 8 > tuples.len() * 7
 }
 
-/// Returns whether a heap tuple directly follows another one, on the same page or as the first on the next
-/// page.
+/// Returns whether the heap tuple at `tid` directly follows the tuple at `before`, on the same page or as the
+/// first tuple of the next page.
 fn follows(tid: Tid, before: Tid) -> bool {
     let (block, number) = (before.block.wrapping_add(1), before.offset_number.wrapping_add(1));
     (tid.block == before.block && tid.offset_number == number)

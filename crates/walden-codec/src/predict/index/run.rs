@@ -16,7 +16,7 @@ use walden_redo::page::index_tuple::INDEX_TUPLE_HEADER_BYTES;
 use walden_redo::page::tid::TID_BYTES;
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes the tuples after the last one that are coded like it, if there are any.
+    /// Codes the index tuples that follow the last tuple and are coded like it, if there are any.
     pub(super) fn index_tuple_run(
         &mut self,
         index: IndexContext,

@@ -57,7 +57,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(Tid::from_bytes(&self.coder.array(column, &bytes)?))
     }
 
-    /// Codes the TIDs of a posting list: the next ones in the order of keys, or any.
+    /// Codes the TIDs of a posting list: the next TIDs in the order of keys, or any TIDs.
     pub(super) fn posting_list(
         &mut self,
         index: IndexContext,

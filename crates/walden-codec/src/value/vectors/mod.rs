@@ -26,7 +26,7 @@ use crate::{Corrupt, corrupt};
 /// 2 kB, so without a limit a small file could take any amount of memory.
 const MAX_BYTES: usize = 16 << 20;
 
-/// The latest vectors, from whose words texts are predicted: the same in both directions.
+/// The latest vectors, from whose words texts are predicted. Encoding and decoding keep the same vectors.
 #[derive(Default)]
 pub struct Vectors {
     /// Latest last.
@@ -57,7 +57,7 @@ pub enum StructuredValue {
 const FORM_OTHER: u64 = 0;
 const FORM_VECTOR: u64 = 1;
 const FORM_JSON: u64 = 2;
-/// A text predicted from the latest vector. The numbers after it refer to earlier vectors.
+/// A text predicted from the latest vector. Greater numbers denote texts predicted from earlier vectors.
 const FORM_TEXT: u64 = 3;
 
 impl Vectors {

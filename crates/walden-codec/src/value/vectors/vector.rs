@@ -254,7 +254,8 @@ mod tests {
             for bits in 1..=0xFF {
                 let mut other = vector.clone();
                 other[at] ^= bits;
-                // It may be another valid vector, but then it is reconstructed exactly.
+                // The damaged bytes may be another valid vector, but then this vector is reconstructed
+                // exactly.
                 if let Some(Vector { words: WordList { text, words }, .. }) = parse_vector(&other) {
                     let again = Vector::from_words(text).expect("words");
                     assert!(again.value == other && again.words.words == words);

@@ -14,7 +14,7 @@ use crate::version::Major;
 /// `DELETE` (`xl_heap_delete`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Delete<'a> {
-    /// The tuple's new `xmax`: the deleter, or a multixact with it.
+    /// The tuple's new `xmax`: the deleting transaction, or a multixact that contains this transaction.
     pub xmax: u32,
     /// `offnum`: offset number of the deleted tuple.
     pub offset: u16,
@@ -79,7 +79,7 @@ pub fn simple_update_offsets(record: &SimpleRecord<'_>) -> Option<(u16, u16)> {
     Some((update.old_offset, update.new_offset))
 }
 
-/// The new tuple of an update, which may omit bytes that it shares with the old one.
+/// The new tuple of an update. Bytes that the old tuple has too may be omitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewTuple<'a> {
     /// Bytes at the start of the attributes that come from the old tuple.

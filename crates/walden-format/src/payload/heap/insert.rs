@@ -35,7 +35,8 @@ pub struct MultiInsert<'a> {
     pub flags: InsertFlags,
     /// `ntuples`: number of tuples.
     pub count: u16,
-    /// Their line pointers; `None` if the record initializes the page, where they are 1, 2, 3 and so on.
+    /// The tuples' line pointers; `None` if the record initializes the page: then the line pointers are 1, 2,
+    /// 3 and so on.
     pub offsets: Option<Items<'a, u16>>,
     /// The heap tuples, from block 0's data; `None` if the block has an image.
     pub tuples: Option<Tuples<'a>>,

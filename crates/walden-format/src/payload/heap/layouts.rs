@@ -22,7 +22,7 @@ layout! {
 }
 
 layout! {
-    /// `xl_heap_multi_insert`: the main data of `MULTI_INSERT` starts with it. Unless the record initializes
+    /// `xl_heap_multi_insert`: the start of the main data of `MULTI_INSERT`. Unless the record initializes
     /// its page, the line pointers of the tuples follow, 2 bytes each. Block 0 has the tuples, see
     /// [`XlMultiInsertTuple`].
     XlHeapMultiInsert[4] {
@@ -91,10 +91,10 @@ impl XlHeapHeader {
 }
 
 layout! {
-    /// `xl_heap_delete`: the main data of `DELETE` starts with it. The old tuple or its key follows, see
+    /// `xl_heap_delete`: the start of the main data of `DELETE`. The old tuple or its key follows, see
     /// [`DeleteFlags`].
     XlHeapDelete[8] {
-        /// The tuple's new `xmax`: the deleting transaction, or a multixact with it.
+        /// The tuple's new `xmax`: the deleting transaction, or a multixact that contains this transaction.
         0 xmax: u32,
         /// The tuple's line pointer.
         4 offset: u16,
@@ -106,7 +106,7 @@ layout! {
 }
 
 layout! {
-    /// `xl_heap_update`: the main data of `UPDATE` and `HOT_UPDATE` starts with it. The old tuple or its key
+    /// `xl_heap_update`: the start of the main data of `UPDATE` and `HOT_UPDATE`. The old tuple or its key
     /// follows, see [`UpdateFlags`]. Block 0 has the new tuple, see [`SharedLengths`].
     XlHeapUpdate[14] {
         /// The old tuple's new `xmax`.
@@ -219,9 +219,9 @@ layout! {
 }
 
 layout! {
-    /// `xl_heap_clean` and `xl_heap_prune` until 16: the main data of `CLEAN` and `PRUNE` starts with it.
-    /// Block 0 has line pointers, 2 bytes each: pairs of redirected ones, then dead ones; all others are now
-    /// unused.
+    /// `xl_heap_clean` and `xl_heap_prune` until 16: the start of the main data of `CLEAN` and `PRUNE`. Block
+    /// 0 has line pointers, 2 bytes each: pairs for redirections, then the dead line pointers, then the line
+    /// pointers that are now unused.
     XlHeapPrune16[8] {
         /// Standbys cancel queries that need tuples removed by this or an earlier transaction.
         0 conflict_horizon: u32,
@@ -241,7 +241,7 @@ layout! {
 }
 
 layout! {
-    /// `xl_heap_freeze_page` until 16: the main data of `FREEZE_PAGE` starts with it.
+    /// `xl_heap_freeze_page` until 16: the start of the main data of `FREEZE_PAGE`.
     XlHeapFreezePage[6] {
         /// Standbys cancel queries that see this transaction or an earlier one as running.
         0 cutoff_xid: u32,

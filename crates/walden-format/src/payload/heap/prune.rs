@@ -147,7 +147,7 @@ impl PruneLists<'_> {
 pub struct Redirection {
     /// Offset number of the line pointer that became `LP_REDIRECT`.
     pub from: u16,
-    /// Offset number that it redirects to.
+    /// Offset number to which this line pointer now redirects.
     pub to: u16,
 }
 
@@ -278,9 +278,9 @@ flags! {
     /// The effect of freezing on `t_xvac`, which `VACUUM FULL` set before 9.0 (`XLH_FREEZE_XVAC`,
     /// `XLH_INVALID_XVAC`).
     FreezeFlags(u8) {
-        /// It becomes `FrozenTransactionId`.
+        /// `t_xvac` becomes `FrozenTransactionId`.
         freezes_xvac FREEZE_XVAC = 0x02;
-        /// It becomes `InvalidTransactionId`.
+        /// `t_xvac` becomes `InvalidTransactionId`.
         invalidates_xvac INVALID_XVAC = 0x04;
     }
 }
@@ -288,15 +288,15 @@ flags! {
 layout! {
     /// `xlhp_freeze_plan`, in 16 `xl_heap_freeze_plan`: how some tuples of a page were frozen. Since 16.
     FreezePlan[12] {
-        /// Their new `xmax`.
+        /// The new `xmax` of the tuples.
         0 xmax: u32,
-        /// Their new `t_infomask2`.
+        /// The new `t_infomask2` of the tuples.
         4 infomask2: u16,
-        /// Their new `t_infomask`.
+        /// The new `t_infomask` of the tuples.
         6 infomask: u16,
         /// The change of `t_xvac`.
         8 flags: FreezeFlags,
-        /// Number of tuples.
+        /// Number of tuples to which the plan applies.
         10 tuples: u16,
     }
 }
@@ -337,7 +337,7 @@ pub enum Frozen<'a> {
     Plans {
         /// The freeze plans.
         plans: Items<'a, FreezePlan>,
-        /// Their line pointers, in the order of the plans.
+        /// Offset numbers of the frozen tuples, in the order of the plans.
         offsets: Items<'a, u16>,
     },
 }

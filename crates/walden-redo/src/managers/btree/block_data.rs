@@ -151,7 +151,7 @@ fn removed(before: &Page, after: &Page, around: &PagesAround<'_>) -> Option<Vec<
     Some(data)
 }
 
-/// Returns which TIDs a posting list lost, counted from 0; `None` if `new` is not a part of it.
+/// Returns the indexes, from 0, of the TIDs in `old` that `new` lacks; `None` if `new` has other TIDs.
 fn missing_tids(old: &[u8], new: &[u8]) -> Option<Vec<u16>> {
     let list = posting_list(old)?;
     let mut left = tuple::tids(heap_tids(new)?).peekable();

@@ -87,8 +87,8 @@ fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     page.insert_item(item, number)
 }
 
-/// Replays an insertion whose TID belongs among those of the preceding posting list: the list gets the new
-/// TID, and the new tuple gets the list's last one.
+/// Replays an insertion whose TID belongs among the TIDs of the preceding posting list: the list gets the new
+/// TID, and the new tuple gets the list's last TID.
 fn insert_and_split_posting(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let number = item_number(step.main())?;
     let data = step.data(0);
@@ -292,8 +292,9 @@ fn vacuum(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     })
 }
 
-/// Removes TIDs from posting lists, then items from the page. `data` has the items' line pointers, those of
-/// the posting lists, and for each of these an [`XlBtreeUpdate`] and the positions of its deleted TIDs.
+/// Removes TIDs from posting lists, then items from the page. `data` has the line pointers of the removed
+/// items, the line pointers of the posting lists, and for each posting list an [`XlBtreeUpdate`] and the
+/// positions of its deleted TIDs.
 fn remove(page: &mut Page, deleted: u32, updated: u16, data: &[u8]) -> Result<(), Misfit> {
     let mut reader = Reader::new(data);
     let deleted = usize::try_from(deleted).ok().and_then(|deleted| numbers(&mut reader, deleted));
@@ -351,8 +352,8 @@ fn mark_page_half_dead(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// Initializes a leaf without tuples, whose high key points to the topmost page that is to be deleted with
-/// it.
+/// Initializes a leaf without tuples, whose high key points to the topmost page that is to be deleted
+/// together with the leaf.
 fn init_half_dead(page: &mut Page, previous: u32, next: u32, top_parent: u32) -> Result<(), Misfit> {
     BTPageOpaqueData { previous, next, level: 0, flags: flags::BTP_HALF_DEAD | flags::BTP_LEAF, cycle_id: 0 }
         .init(page);

@@ -18,7 +18,8 @@ pub(super) fn split_first(tuples: &[u8]) -> Result<(&[u8], &[u8]), Misfit> {
         .ok_or(Misfit("an index tuple has no sound size"))
 }
 
-/// Inserts a TID into a posting list at a place, and removes the last one (`_bt_swap_posting`).
+/// Inserts a TID into a posting list as the TID with index `at`, and removes and returns the last TID
+/// (`_bt_swap_posting`).
 pub(super) fn swap_posting(tuple: &mut [u8], tid: Tid, at: u16) -> Result<Tid, Misfit> {
     let misfit = Misfit("the posting list cannot be split there");
     let list = posting_list(tuple).and_then(|range| tuple.get_mut(range)).ok_or(misfit)?;
@@ -50,14 +51,15 @@ pub(super) fn set_tid(tuple: &mut [u8], tid: Tid) {
     }
 }
 
-/// Returns the high key of a half-dead leaf, which contains the topmost page to be deleted with it
-/// (`BTreeTupleSetTopParent`).
+/// Returns the high key of a half-dead leaf, which contains the topmost page to be deleted together with the
+/// leaf (`BTreeTupleSetTopParent`).
 pub(super) fn top_parent(block: u32) -> [u8; INDEX_TUPLE_HEADER_BYTES] {
     let tid = Tid { block, offset_number: INVALID_OFFSET_NUMBER };
     header(tid, INDEX_TUPLE_HEADER_BYTES as u16 | INDEX_ALT_TID_MASK)
 }
 
-/// Builds a tuple from another one's key and a list of TIDs (`_bt_form_posting`, `_bt_update_posting`).
+/// Builds a tuple from the key of an existing tuple and a list of TIDs (`_bt_form_posting`,
+/// `_bt_update_posting`).
 pub(super) struct PostingBuilder {
     bytes: [u8; PAGE_BYTES],
     /// Bytes of header and key.

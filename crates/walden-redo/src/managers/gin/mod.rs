@@ -237,8 +237,8 @@ fn entry_data(before: Option<&Page>, after: &Page) -> Option<Vec<u8>> {
         after.line_pointer(*number).is_some_and(|pointer| usize::from(pointer.offset()) == after.upper())
     };
     let number = (1..=after.items()).find(is_last)?;
-    // If the page before is unknown, so is whether the tuple replaced another. The length is the same in both
-    // cases.
+    // If the page before the record is unknown, it is also unknown whether the tuple replaced an older tuple.
+    // The length of the data is the same in both cases.
     let replaces = before.is_some_and(|before| before.items() == after.items());
     let mut data = GinInsertEntry { offset: number, is_delete: replaces }.to_bytes().to_vec();
     data.extend(after.normal_item(number).ok()?);
@@ -258,7 +258,7 @@ fn last_tuples(page: &Page, count: u32) -> Option<Vec<u8>> {
     Some(data)
 }
 
-/// Adds index tuples after those of the page.
+/// Adds index tuples after the existing index tuples of the page.
 fn add_tuples(page: &mut Page, count: u32, data: &[u8]) -> Result<(), Misfit> {
     let mut data = Reader::new(data);
     for _ in 0..count {

@@ -1,9 +1,9 @@
 //! Data pages: the posting tree of a key, with the TIDs of the heap tuples that have the key.
 //!
 //! A leaf has its TIDs in segments of compressed posting lists. Records of a leaf specify which segments are
-//! deleted, inserted or replaced, and which get TIDs added; the latter must be compressed exactly as on the
-//! server (`gindatapage.c`, `ginpostinglist.c`). A TID is handled as one number here, as in
-//! `itemptr_to_uint64`.
+//! deleted, inserted or replaced, and which segments get more TIDs; replay must compress the added TIDs
+//! exactly as the server does (`gindatapage.c`, `ginpostinglist.c`). A TID is handled as one number here, as
+//! in `itemptr_to_uint64`.
 
 use walden_format::payload::gin::{
     GinAddedItems, GinInsertDataInternal, GinRecompressDataLeaf, GinSegmentChange, SegmentAction as Action,
@@ -23,7 +23,7 @@ use crate::pool::PageBox;
 const MAX_SEGMENT: usize = 384;
 /// Size in bytes of the segments that a split makes (`GinPostingListSegmentTargetSize`).
 const TARGET_SEGMENT: usize = 256;
-/// A smaller segment is merged with the next one (`GinPostingListSegmentMinSize`).
+/// A smaller segment is merged with the next segment (`GinPostingListSegmentMinSize`).
 const MIN_SEGMENT: usize = 128;
 
 /// Writes segments to an empty leaf.
@@ -183,7 +183,7 @@ fn verified(actions: Option<Vec<u8>>, before: &Page, after: &Page) -> Option<Vec
     same.then_some(actions)
 }
 
-/// Actions that change `before` to `after`, not necessarily those of the server.
+/// Returns actions that change `before` to `after`; the server's actions may be others.
 fn rewritten(before: &Page, after: &Page) -> Option<Vec<u8>> {
     let (mut old, new) = (Segment::all(before).ok()?, Segment::all(after).ok()?);
     let same = |(a, b): &(&Segment, &Segment)| a.bytes == b.bytes;

@@ -95,8 +95,8 @@ pub(super) fn update(step: &mut Step<'_, '_>, hot: bool) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// Puts an update's new heap tuple on the page. Its prefix and suffix are copied from the old tuple if the
-/// record omits them.
+/// Puts an update's new heap tuple on the page. The prefix and suffix of the new tuple are copied from the
+/// old tuple if the record omits them.
 #[inline]
 fn put_new(
     page: &mut Page,

@@ -111,7 +111,7 @@ fn mask_page(page: &mut Page, _: Major, fork: Fork) {
             && let Ok(mut header) = HeapTupleHeaderMut::parse(item)
         {
             let frozen = header.infomask() & infomask::HEAP_XMIN_FROZEN == infomask::HEAP_XMIN_FROZEN;
-            // Hint bits change without a record, but not those of a frozen xmin.
+            // Hint bits change without a record, except for the bits of a frozen xmin.
             let hints = if frozen {
                 infomask::HEAP_XMAX_INVALID | infomask::HEAP_XMAX_COMMITTED
             } else {

@@ -1,6 +1,6 @@
 //! Pruning of dead heap tuples, and freezing: `PRUNE`, `VACUUM` and `FREEZE_PAGE`, and since 17
-//! `PRUNE_ON_ACCESS`, `PRUNE_VACUUM_SCAN` and `PRUNE_VACUUM_CLEANUP`, which do all of it. `pruneheap.c` and
-//! `vacuumlazy.c` write these records.
+//! `PRUNE_ON_ACCESS`, `PRUNE_VACUUM_SCAN` and `PRUNE_VACUUM_CLEANUP`, which both prune and freeze.
+//! `pruneheap.c` and `vacuumlazy.c` write these records.
 
 use walden_format::payload::heap::{
     FreezeFlags, FreezePlan, FrozenTuple, PruneFlags, PruneLists, Redirection, XlHeapFreezePage,
@@ -30,7 +30,7 @@ impl<'a> Numbers<'a> {
         reader.take(count * 2).map(Numbers).ok_or(CUT)
     }
 
-    /// Reads an array with its length before it (`xlhp_prune_items`); each entry has `per_item` numbers.
+    /// Reads the length of an array, then the array (`xlhp_prune_items`); each entry has `per_item` numbers.
     fn read_counted(reader: &mut Reader<'a>, per_item: usize) -> Result<Numbers<'a>, Misfit> {
         let count = reader.u16().ok_or(CUT)?;
         Numbers::read(reader, usize::from(count) * per_item)
@@ -144,7 +144,8 @@ impl Plan {
     /// Returns the plan that changed a heap tuple's header from `before` to `after`; `None` if the tuple was
     /// not frozen.
     ///
-    /// A frozen tuple has a frozen `xmin` or another `xmax`. Nothing else in such a record changes either.
+    /// A frozen tuple has a frozen `xmin` or a new `xmax`; no other change in a record that freezes tuples
+    /// affects either field.
     fn between(before: &HeapTupleHeader<'_>, after: &HeapTupleHeader<'_>) -> Option<Plan> {
         let was_moved =
             before.infomask() & infomask::HEAP_MOVED != 0 && after.infomask() & infomask::HEAP_MOVED == 0;

@@ -131,8 +131,8 @@ pub(super) fn note_logged_hints(step: &mut Step<'_, '_>, heap: u8) {
     }
 }
 
-/// Returns whether a record refers to a table's page only to mark it as all-visible, and has an image of it.
-/// Such an image shows that hints are logged, by the same rule as in [`note_logged_hints`].
+/// Returns whether a record refers to a table's page only to mark the page as all-visible, and has an image
+/// of it. The image shows that hints are logged, by the same rule as in [`note_logged_hints`].
 pub(crate) fn shows_logged_hints(record: &Record<'_>) -> bool {
     let is_since_19 = record.version >= Major::V19;
     let heap = match record.rmgr_info() {
@@ -151,7 +151,7 @@ pub(crate) fn shows_logged_hints(record: &Record<'_>) -> bool {
     })
 }
 
-/// Marks the table's page as all-visible, too. Its LSN changes only if hints are logged.
+/// Marks the table's page as all-visible, too. The LSN of the table's page changes only if hints are logged.
 pub(super) fn mark_page(step: &mut Step<'_, '_>, heap: u8) {
     let stamps = step.store().is_some_and(|store| store.are_hints_logged());
     mark_changed_page(step, heap);

@@ -90,8 +90,8 @@ pub struct GetArgs {
     #[arg(long, value_name = "DIR", conflicts_with = "until")]
     spool: Option<PathBuf>,
 
-    /// Treat a missing segment as the end of WAL even if later ones are archived; recovery then ends before
-    /// the gap
+    /// Treat a missing segment as the end of WAL even if later segments are archived; recovery then ends
+    /// before the gap
     #[arg(long, conflicts_with = "until")]
     ignore_gaps: bool,
 

@@ -20,7 +20,7 @@ pub fn run(major: u32) -> Outcome {
     standby.restart_point(&mut primary);
     let released = before.saturating_sub(standby.wal_bytes());
     assert!(promised >= 8 * MB && promised.abs_diff(released) <= 2 * MB, "{promised}, {released}");
-    // The same with a slot.
+    // Then with a slot.
     standby.run("SELECT pg_create_physical_replication_slot('left_over', true)");
     primary.write(12);
     standby.replay(&mut primary);
