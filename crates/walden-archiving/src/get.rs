@@ -289,9 +289,9 @@ fn get_from_archive(args: &GetOptions<'_>, name: &str, target: &Path) -> Result<
     })
 }
 
-/// Checks that the repositories belong to one cluster. A segment of a repository other than the first one,
-/// which replaces one of those before it, must also fit between the segments of the others. In a data
-/// directory, the server's own cluster decides about the first one ([`expect_own_archive`]).
+/// Checks that the repositories belong to one cluster. If earlier repositories failed and a later one has the
+/// segment, the segment must also fit between its neighbors in the earlier repositories. In a data directory,
+/// [`expect_own_archive`] checks the first repository against the server's own cluster.
 fn expect_same_history(
     args: &GetOptions<'_>,
     one: &GetOptions<'_>,

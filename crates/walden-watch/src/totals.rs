@@ -40,7 +40,7 @@ pub struct Totals {
     pub(crate) ended: Vec<(RelFileLocator, Tally)>,
     /// Records and framing without a relation.
     pub no_relation: Tally,
-    /// Number of largest relations; up to `MAX_SHARE` times as many relations have a separate sum.
+    /// Number of the largest relations that keep a separate sum when `MAX_SHARE` times as many have one.
     pub max_relations: usize,
     /// Committed transactions.
     pub committed: u64,

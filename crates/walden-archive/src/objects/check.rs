@@ -168,7 +168,9 @@ pub enum Refusal {
     },
     /// A record that started in an earlier segment and ends in this segment is damaged, here or in an earlier
     /// segment.
-    #[error("damaged at {at}: the record continues from {before}: {fault}")]
+    #[error(
+        "damaged at {at}: the record, which starts in {before}, is damaged there or in this segment: {fault}"
+    )]
     Crossing {
         /// Name of the previous segment.
         before: String,

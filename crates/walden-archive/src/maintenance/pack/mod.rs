@@ -111,7 +111,8 @@ pub struct Packed {
     pub objects_after: Option<u64>,
     /// Stored size of the segments and packs now, in bytes; `None` for a dry run.
     pub bytes_after: Option<u64>,
-    /// Replaced and tidied objects that are younger than the minimum storage duration of their class.
+    /// Removed objects, replaced by packs or left over, that are younger than the minimum storage duration of
+    /// their class.
     pub early: Option<Early>,
     /// Problems by object. The affected objects are left unchanged.
     pub problems: Vec<Finding>,

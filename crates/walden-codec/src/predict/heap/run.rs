@@ -72,9 +72,11 @@ impl<S: Coder> TupleCoder<'_, S> {
     ) -> Result<(), Corrupt> {
         self.coder.in_place(headers.column, std::iter::once((0, symbols.len())), symbols)?;
         let bytes = headers.template.len();
-        // The tuple before its attributes, and the symbol of the header fields after its visibility.
+        // The bytes of a tuple before its attributes, and the symbol of the header fields that follow the
+        // visibility fields.
         let (mut header, mut header_symbol) = (headers.template.to_vec(), None);
-        // Number of next tuples that are known to have the same visibility fields.
+        // Number of following tuples that are known to have the same visibility fields as the last coded
+        // tuple.
         let mut same = 0;
         for (at, &(offset, _)) in tuples.iter().enumerate() {
             let tid = Tid { block: address.block, offset_number: items.number + at as u16 };
