@@ -39,8 +39,9 @@ const LEFT_OUT: [&str; 6] = [
     "tablespace_map",
     RENAME_MARK,
 ];
-/// Files that a new server does not have, in addition.
-const SIGNALS: [&str; 2] = ["standby.signal", "recovery.signal"];
+/// Files that a new server does not have, in addition. Recovery makes the statistics of a stopped server
+/// wrong; PostgreSQL removes them itself only if the server was not shut down (`pgstat_discard_stats`).
+const LEFT_OUT_OF_SERVERS: [&str; 3] = ["standby.signal", "recovery.signal", "pg_stat/pgstat.stat"];
 
 /// Whether a copy has only the folder and not its content.
 pub(crate) fn is_emptied(folder: &Path) -> bool {
@@ -67,7 +68,7 @@ pub(crate) fn is_left_out(name: &Path, is_server: bool) -> bool {
     let is_one = |left_out: &str| name == Path::new(left_out);
     is_one(ControlFile::PATH)
         || LEFT_OUT.into_iter().any(is_one)
-        || is_server && SIGNALS.into_iter().any(is_one)
+        || is_server && LEFT_OUT_OF_SERVERS.into_iter().any(is_one)
 }
 
 /// Copies a base backup. `done` gets the bytes of each file. On file systems with reference links, the copy

@@ -243,7 +243,9 @@ impl Recovery<'_> {
         restrict.map_err(RecoverError::io("write", partial))?;
         let mut control = base.control_content.clone();
         if let Some(checkpoint) = &plan.checkpoint {
-            control = self.roll_forward(checkpoint, partial, &originals, &mut restored, progress)?;
+            // The files of a backup may be copied to another place, and are not synchronized there.
+            let place = (partial, is_server);
+            control = self.roll_forward(checkpoint, place, &originals, &mut restored, progress)?;
             let label = partial.join(LABEL);
             match &options.purpose {
                 Purpose::Server { .. } => remove_label(&label)?,
@@ -293,7 +295,8 @@ impl Recovery<'_> {
         let (data, mut restored) = (&self.base.path, Restored::default());
         if let Some(checkpoint) = &self.plan.checkpoint {
             let originals = Arc::default();
-            let control = self.roll_forward(checkpoint, data, &originals, &mut restored, progress)?;
+            let place = (data.as_path(), false);
+            let control = self.roll_forward(checkpoint, place, &originals, &mut restored, progress)?;
             let path = data.join(ControlFile::PATH);
             private::write(&path, &control).map_err(RecoverError::io("write", &path))?;
             remove_label(&data.join(LABEL))?;
@@ -301,11 +304,12 @@ impl Recovery<'_> {
         Ok(restored)
     }
 
-    /// Replays the WAL up to the checkpoint into a copy of the base backup. Returns the new `pg_control`.
+    /// Replays the WAL up to the checkpoint into a copy of the base backup. Returns the new `pg_control`;
+    /// `is_synchronized` is that of [`RestartPoint`].
     fn roll_forward(
         &self,
         checkpoint: &CheckpointRecord,
-        data: &Path,
+        (data, is_synchronized): (&Path, bool),
         originals: &Arc<Originals>,
         restored: &mut Restored,
         progress: &mut dyn FnMut(Step),
@@ -318,7 +322,7 @@ impl Recovery<'_> {
         restored.pages = written.pages;
         restored.prepared_transactions = written.prepared_transactions;
         let mut control = self.base.control_content.clone();
-        restart_point(checkpoint, self.plan).change_control_file(&mut control)?;
+        restart_point(checkpoint, self.plan, is_synchronized).change_control_file(&mut control)?;
         Ok(control)
     }
 
@@ -477,7 +481,11 @@ fn expect_reached(reached: Lsn, redo: Lsn) -> Result<(), RecoverError> {
     }
 }
 
-fn restart_point<'p>(checkpoint: &'p CheckpointRecord, plan: &'p Plan) -> RestartPoint<'p> {
+fn restart_point<'p>(
+    checkpoint: &'p CheckpointRecord,
+    plan: &'p Plan,
+    is_synchronized: bool,
+) -> RestartPoint<'p> {
     RestartPoint {
         checkpoint: checkpoint.lsn,
         data: &checkpoint.data,
@@ -485,6 +493,7 @@ fn restart_point<'p>(checkpoint: &'p CheckpointRecord, plan: &'p Plan) -> Restar
         timeline: checkpoint.fields.timeline,
         settings: plan.settings.as_ref(),
         time: now(),
+        is_synchronized,
     }
 }
 

@@ -743,6 +743,7 @@ mod tests {
                 timeline: 2,
                 settings: Some(&settings),
                 time: 1,
+                is_synchronized: false,
             };
             point.change_control_file(&mut bytes).unwrap();
             let read = ControlFile::parse(&bytes).unwrap();
@@ -750,6 +751,9 @@ mod tests {
             assert_eq!((read.checkpoint, read.redo), (checkpoint, Lsn(0x0300_0028)));
             assert_eq!((read.min_recovery_point, read.track_commit_timestamp), (end, true));
             assert_eq!((read.sizes.max_connections, read.sizes.max_locks_per_transaction), (200, 65));
+            RestartPoint { is_synchronized: true, ..point }.change_control_file(&mut bytes).unwrap();
+            let state = ControlFile::parse(&bytes).unwrap().state;
+            assert_eq!(state, DatabaseState::ShutDownInRecovery);
             let short = RestartPoint { data: &data[1..], ..point };
             assert!(matches!(short.change_control_file(&mut bytes), Err(ControlError::Checkpoint { .. })));
         }

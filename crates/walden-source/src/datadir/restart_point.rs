@@ -6,6 +6,8 @@ use walden_format::payload::xlog::{ParameterChange, WalLevel};
 
 use super::{CONTROL_LAYOUTS, ControlError, ControlFile};
 
+/// `DB_SHUTDOWNED_IN_RECOVERY`
+const SHUT_DOWN_IN_RECOVERY: u32 = 2;
 /// `DB_IN_ARCHIVE_RECOVERY`
 const IN_ARCHIVE_RECOVERY: u32 = 5;
 /// Offset of `state`.
@@ -45,11 +47,15 @@ pub struct RestartPoint<'a> {
     pub settings: Option<&'a ParameterChange>,
     /// Current time, in seconds since 1970-01-01 UTC.
     pub time: i64,
+    /// Whether all files will be synchronized before `pg_control` is written, as those of a standby that was
+    /// shut down. Otherwise PostgreSQL synchronizes each file of the data directory when it starts
+    /// (`StartupXLOG`).
+    pub is_synchronized: bool,
 }
 
 impl RestartPoint<'_> {
-    /// Changes the content of a `pg_control` to the state of an archive recovery that was interrupted at this
-    /// restart point.
+    /// Changes the content of a `pg_control` to the state of an archive recovery that was shut down, or
+    /// interrupted, at this restart point.
     ///
     /// # Errors
     /// The content is not a valid `pg_control`, or the checkpoint is not of its version.
@@ -64,7 +70,8 @@ impl RestartPoint<'_> {
             return Err(ControlError::Checkpoint { expected, found: self.data.len() });
         }
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
-        put(STATE, &IN_ARCHIVE_RECOVERY.to_le_bytes());
+        let state = if self.is_synchronized { SHUT_DOWN_IN_RECOVERY } else { IN_ARCHIVE_RECOVERY };
+        put(STATE, &state.to_le_bytes());
         put(TIME, &self.time.to_le_bytes());
         put(CHECKPOINT, &self.checkpoint.0.to_le_bytes());
         put(CHECKPOINT_COPY, self.data);

@@ -15,6 +15,7 @@ use walden_lab::{Cluster, ClusterBuilder, Installation, StopMode};
 use walden_redo::page::checksum;
 use walden_redo::{PAGE_BYTES, Page};
 use walden_server::account;
+use walden_source::datadir::{ControlFile, DatabaseState};
 use walden_testing::{ALL_SERVERS, Outcome, postgres};
 
 use crate::archive::{program_for, text, wait_until_archived, wait_until_promoted};
@@ -23,7 +24,7 @@ use crate::material::{Run, make_archive, say, walden};
 walden_testing::tests! {
     #[slow] a_restored_directory_is_that_of_a_restart_point on ALL_SERVERS,
     a_restore_from_an_archive_continues_from_there on [17],
-    recovery_stops_at_each_kind_of_target on [16],
+    recovery_stops_at_each_kind_of_target on ALL_SERVERS,
     a_target_in_the_drop_of_a_database_comes_with_a_warning on [14, 17],
     a_promotion_is_followed on [18],
     a_record_that_is_not_replayed_is_left_to_postgresql on [15, 19],
@@ -590,6 +591,11 @@ fn a_restore_from_an_archive_continues_from_there(version: u32) -> Outcome {
     Ok(())
 }
 
+/// Returns the state in `pg_control`.
+fn state_of(data: &Path) -> DatabaseState {
+    ControlFile::parse(&fs::read(data.join(ControlFile::PATH)).unwrap()).unwrap().state
+}
+
 /// A time, an LSN, a transaction and a restore point, each with a checkpoint on either side.
 fn recovery_stops_at_each_kind_of_target(version: u32) -> Outcome {
     let installation = postgres(version)?;
@@ -640,8 +646,11 @@ fn recovery_stops_at_each_kind_of_target(version: u32) -> Outcome {
         let (data, json) = primary.restore(target, &format!("step{step}"));
         assert!(json["plan"]["checkpoint"]["redo_lsn"].is_string(), "{target}: {json}");
         assert_eq!(json["plan"]["next_of_name"].is_string(), step == 3, "{target}: {json}");
+        assert_eq!(state_of(&data), DatabaseState::ShutDownInRecovery, "{target}");
         let server = primary.server_of(&data).start().unwrap_or_else(|error| panic!("{target}: {error:#}"));
         wait_until_promoted(&server);
+        let log = fs::read_to_string(server.log_path()).unwrap();
+        assert!(log.contains("database system was shut down in recovery at"), "{target}: {log}");
         let last = server.client("postgres").unwrap().query_one("SELECT max(i) FROM steps", &[]).unwrap();
         assert_eq!(last.get::<_, i32>(0), step as i32, "{target}: {json}");
     }
@@ -1236,6 +1245,10 @@ fn a_copy_of_a_stopped_server_is_a_backup(version: u32) -> Outcome {
     let advanced = primary.cluster.dir().join("advanced");
     advance(&primary, &primary.backup, &["-o", text(&advanced), "--to", "name:here"]);
     assert!(compare_directories(&alone, &advanced) > 2000);
+    let statistics = Path::new("pg_stat/pgstat.stat");
+    assert!(primary.backup.join(statistics).exists() && !data.join(statistics).exists());
+    // Its files may be copied, and then PostgreSQL must synchronize them.
+    assert_eq!(state_of(&advanced).to_string(), "in archive recovery");
     let (_, expected) = primary.recover_alone("end");
     let advanced = Primary { cluster: primary.cluster, backup: advanced };
     let (data, _) = advanced.restore("name:end", "later");
