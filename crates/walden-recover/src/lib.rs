@@ -3,7 +3,7 @@
 //! [`Plan::make`] reads the WAL once, in parallel. It finds where recovery stops, chooses the last checkpoint
 //! before that, and names the first record that Walden does not replay. [`Recovery::restore`] then copies the
 //! backup, replays the WAL up to that checkpoint's redo pointer, and leaves the new data directory in the
-//! state of an archive recovery that was interrupted at a restart point. PostgreSQL starts from it with
+//! state of a standby that was shut down at a restart point. PostgreSQL starts from it with
 //! `recovery.signal` and `restore_command`, replays the remaining WAL, and stops at the target.
 //!
 //! # Up to which record

@@ -29,7 +29,8 @@ impl Run {
     }
 }
 
-fn is_decoded_whole(segment: &SegmentFile) -> bool {
+/// Returns whether a segment is decoded as a whole when it is opened.
+pub(crate) fn is_decoded_whole(segment: &SegmentFile) -> bool {
     match (&segment.store, segment.member) {
         (Some(store), Some(number)) => store.stream(number).is_none(),
         _ => segment.compression == Compression::Walden,

@@ -20,6 +20,7 @@ use walden_format::record::{MAX_RECORD_BYTES, RECORD_HEADER, Record, RecordHeade
 use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
 
 use crate::compression::Compression;
+use crate::decoding::is_decoded_whole;
 use crate::inventory::Run;
 use crate::segment_file::SegmentFile;
 use crate::windows::{Direct, ReadingThread, SharedMembers, Windows, decoders};
@@ -234,11 +235,20 @@ pub fn scan<V: Visitor + Send>(
 ) {
     let groups = groups(run, wanted_segments(run, options));
     let mut link = Link::default();
+    let threads = run.decoding_threads(options.threads);
     run_in_order(
         0..groups.len(),
-        run.decoding_threads(options.threads),
+        threads,
         Direct::new,
         |windows, group| {
+            // Threads share the segments that a store decodes. Those of a pack are decoded in order.
+            let next = groups.get(group + 1).filter(|next| threads > 1 && next.len() == 1);
+            if let Some(next) = next.and_then(|next| run.segments.get(next.start))
+                && next.store.is_some()
+                && is_decoded_whole(next)
+            {
+                windows.prepare(next);
+            }
             let mut outcomes = Vec::with_capacity(groups[group].len());
             for index in groups[group].clone() {
                 let outcome = read_settled(run, index, options, || make(index), windows);

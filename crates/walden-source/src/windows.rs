@@ -50,6 +50,8 @@ pub(crate) struct Direct {
     members: SharedMembers,
     window: Vec<u8>,
     segment: Option<Segment>,
+    /// The content that [`Direct::prepare`] has decoded.
+    prepared: Option<Arc<Vec<u8>>>,
     /// Whether segments that are decoded as a whole start as [`Started`].
     wants_starts: bool,
     started: Option<Started>,
@@ -69,6 +71,7 @@ impl Direct {
             members: SharedMembers::default(),
             window,
             segment: None,
+            prepared: None,
             wants_starts: false,
             started: None,
         }
@@ -78,7 +81,17 @@ impl Direct {
     /// For segments that are decoded as a whole, it decodes the first window, and the rest only if more is
     /// read.
     pub fn for_starts(members: SharedMembers, bytes: usize) -> Direct {
-        Direct { members, window: vec![0; bytes], segment: None, wants_starts: true, started: None }
+        let window = vec![0; bytes];
+        Direct { members, window, segment: None, prepared: None, wants_starts: true, started: None }
+    }
+
+    /// Decodes the segment after the one that is opened next, if it is decoded as a whole, and holds it until
+    /// the next call. Most segments end in a record that continues in the next one: if one thread waited for
+    /// another one that decodes it, one would decode at a time.
+    pub fn prepare(&mut self, next: &SegmentFile) {
+        self.segment = None;
+        // Its reader gets an error again.
+        self.prepared = Segment::open(next, &self.members).ok().and_then(|segment| segment.content);
     }
 
     /// Returns the number of a member whose start can be decoded without other members, unless it is decoded
@@ -119,8 +132,7 @@ impl Windows for Direct {
             }
             Some(Started { file, bytes, .. }) => match Segment::open(&file, &self.members) {
                 Ok(segment) => {
-                    let segment = self.segment.insert(segment);
-                    let (_, stopped) = segment.read(&mut self.window[..bytes]);
+                    let (_, stopped) = self.segment.insert(segment).next(&mut self.window[..bytes]);
                     if stopped.is_some() {
                         return (&[], stopped);
                     }
@@ -129,9 +141,10 @@ impl Windows for Direct {
             },
             None => {}
         }
-        let Some(segment) = &mut self.segment else { return (&[], None) };
-        let (got, stopped) = segment.read(&mut self.window);
-        (&self.window[..got], stopped)
+        match &mut self.segment {
+            Some(segment) => segment.next(&mut self.window),
+            None => (&[], None),
+        }
     }
 }
 
@@ -139,6 +152,10 @@ impl Windows for Direct {
 struct Segment {
     reader: SegmentReader,
     left: u64,
+    /// The whole content, if it was decoded when the segment was opened, at most the size of a segment.
+    content: Option<Arc<Vec<u8>>>,
+    /// Bytes of `content` that were returned.
+    at: usize,
 }
 
 impl Segment {
@@ -147,7 +164,22 @@ impl Segment {
             None => open(file)?,
             Some(_) => open_with(file, &mut members.lock().unwrap_or_else(PoisonError::into_inner))?,
         };
-        Ok(Segment { reader, left: file.segment_size.bytes() })
+        let left = file.segment_size.bytes();
+        let content = reader.decoded().filter(|content| content.len() as u64 <= left);
+        Ok(Segment { reader, left, content, at: 0 })
+    }
+
+    /// Returns the next bytes, as many as `window` has, or fewer at the end. Decoded bytes are not copied to
+    /// `window`.
+    fn next<'s>(&'s mut self, window: &'s mut [u8]) -> (&'s [u8], Option<io::Error>) {
+        if self.content.is_none() {
+            let (got, stopped) = self.read(window);
+            return (&window[..got], stopped);
+        }
+        let content = self.content.as_ref().map_or(&[][..], |content| content.as_slice());
+        let start = self.at;
+        self.at = content.len().min(start + window.len());
+        (&content[start..self.at], None)
     }
 
     fn read(&mut self, window: &mut [u8]) -> (usize, Option<io::Error>) {
@@ -319,10 +351,10 @@ impl DecodedSegment {
     fn read(file: &SegmentFile, members: &SharedMembers) -> DecodedSegment {
         let read = || -> io::Result<(Window, Option<SharedError>)> {
             let mut segment = Segment::open(file, members)?;
-            let size = usize::try_from(segment.left).unwrap_or(usize::MAX);
-            if let Some(content) = segment.reader.decoded().filter(|content| content.len() <= size) {
+            if let Some(content) = segment.content {
                 return Ok((content, None));
             }
+            let size = usize::try_from(segment.left).unwrap_or(usize::MAX);
             let mut content = vec![0; size];
             let (got, stopped) = segment.read(&mut content);
             content.truncate(got);

@@ -28,7 +28,7 @@ The base backup and the WAL are made by `walden lab run --keep-data` and kept in
 another folder). The base backup is the data directory of a stopped server.
 
 Each contender copies the base backup, recovers to the end of the WAL, and promotes the server. The time ends when the server accepts \
-writes. Processor time and bytes are those of all processes: the copy, restore_command with its processes in the background, and the \
+writes. The WAL ends with a checkpoint, so a server has nothing to replay after walden restore. Processor time and bytes are those of all processes: the copy, restore_command with its processes in the background, and the \
 server. Bytes are those of system calls on files, also of the page cache. The server has no checkpoint during recovery, \
 recovery_prefetch = try and fsync = off, so it does not synchronize the data directory before redo; walden restore synchronizes its files. Archives are compressed (Walden: level 3, \
 pgBackRest: zst 3).
@@ -443,7 +443,7 @@ fn tables(results: &[Compared]) -> String {
             std::iter::once(all).chain(timed.phases.iter().map(of_phase)).collect()
         };
         let rows: Vec<Row> = result.contenders.iter().flat_map(|timed| row(timed).into_iter()).collect();
-        let columns = ("restore", &["time", "processor", "read", "written", "speed", "of processor"][..]);
+        let columns = ("restore", &["time", "processor", "read", "written", "times cp", "processor, times cp"][..]);
         let unavailable: String = result.unavailable.iter().map(|reason| format!("  {reason}\n")).collect();
         table(look, &title, columns, &rows) + &unavailable + "\n"
     };

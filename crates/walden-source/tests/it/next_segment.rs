@@ -1,9 +1,11 @@
 //! Records that continue in the next segment, of which a reader needs only their end.
 
 use std::fs;
-use std::io::Cursor;
+use std::io::{self, Cursor};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use walden_codec::container::{FileForm, Meta, WriteOptions, Writer};
 use walden_format::lsn::{Lsn, SegmentName};
@@ -11,8 +13,10 @@ use walden_format::record::Record;
 use walden_format::stream::Visitor;
 use walden_format::version::Major;
 use walden_source::inventory::{Inventory, Run};
+use walden_source::kept::KeptSegments;
 use walden_source::open::Compression;
 use walden_source::scan::{Damage, DamageKind, ScanOptions, SegmentEnd, scan, scan_in_order};
+use walden_source::store::{SegmentContents, SegmentStore, SharedStore};
 use walden_testing::writer::{LogWriter, PAGE};
 
 use crate::material::compress;
@@ -158,4 +162,78 @@ fn read(folder: &Path) -> Vec<Lsn> {
         assert!(ahead.0 == in_order.0 && parallel == in_order.0, "{threads}");
     }
     in_order.0
+}
+
+/// Segments that two threads should decode at the same time.
+#[derive(Clone, Debug)]
+struct Pairs {
+    segments: Arc<Vec<Vec<u8>>>,
+    state: Arc<(Mutex<Waiting>, Condvar)>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Whether a thread decodes and no other one has come since.
+    is_alone: bool,
+    /// How often no other one came.
+    count: usize,
+}
+
+impl SegmentStore for Pairs {
+    fn reader(&self) -> Box<dyn SegmentContents> {
+        Box::new(self.clone())
+    }
+}
+
+impl SegmentContents for Pairs {
+    fn read(&mut self, number: u64) -> io::Result<Arc<Vec<u8>>> {
+        let (state, changed) = &*self.state;
+        let mut waiting = state.lock().unwrap();
+        waiting.is_alone = !waiting.is_alone;
+        changed.notify_all();
+        if waiting.is_alone {
+            let wait = changed.wait_timeout_while(waiting, Duration::from_secs(2), |it| it.is_alone);
+            let (mut waiting, outcome) = wait.unwrap();
+            if outcome.timed_out() {
+                waiting.is_alone = false;
+                waiting.count += 1;
+            }
+        }
+        Ok(Arc::new(self.segments[number as usize].clone()))
+    }
+}
+
+/// Each segment ends in a record that continues in the next one, which another thread decodes.
+#[test]
+fn a_thread_does_not_wait_for_the_next_segment_while_it_could_decode_another_one() {
+    const COUNT: usize = 12;
+    let mut log = LogWriter::new(Major::V15);
+    while log.bytes.len() < COUNT * SIZE - PAGE {
+        log.main_data(10, 0, &[1; 3000]);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    log.save(folder.path());
+    let expected: Vec<Lsn> = log.records.iter().map(|(lsn, _)| *lsn).collect();
+    let mut run = Inventory::search(&[folder.path()]).unwrap().runs.remove(0);
+    let segments = run.segments.iter().map(|segment| fs::read(&segment.path).unwrap()).collect();
+    let pairs = Pairs { segments: Arc::new(segments), state: Arc::default() };
+    let store = SharedStore::new(pairs.clone());
+    for (segment, number) in run.segments.iter_mut().zip(0..) {
+        segment.compression = Compression::Walden;
+        (segment.member, segment.store) = (Some(number), Some(store.clone()));
+    }
+    let _kept = KeptSegments::keep(&mut run, Lsn(0), (COUNT + 1) * SIZE);
+    let mut found = Vec::new();
+    scan(
+        &run,
+        options(2),
+        |_| Records::default(),
+        |outcome| {
+            found.extend(outcome.visitor.0);
+            ControlFlow::Continue(())
+        },
+    );
+    assert_eq!(found, expected);
+    let alone = pairs.state.0.lock().unwrap().count;
+    assert!(alone <= 3, "{alone} of {COUNT} segments");
 }
