@@ -443,7 +443,8 @@ fn tables(results: &[Compared]) -> String {
             std::iter::once(all).chain(timed.phases.iter().map(of_phase)).collect()
         };
         let rows: Vec<Row> = result.contenders.iter().flat_map(|timed| row(timed).into_iter()).collect();
-        let columns = ("restore", &["time", "processor", "read", "written", "times cp", "processor, times cp"][..]);
+        let columns =
+            ("restore", &["time", "processor", "read", "written", "times cp", "processor, times cp"][..]);
         let unavailable: String = result.unavailable.iter().map(|reason| format!("  {reason}\n")).collect();
         table(look, &title, columns, &rows) + &unavailable + "\n"
     };
