@@ -199,7 +199,7 @@ impl Cutter {
         let piece = std::mem::take(&mut self.piece);
         match piece.len() {
             0 => {}
-            ..=MAX_INLINE_BYTES => observer.cut(Cut::Inline(piece)),
+            1..=MAX_INLINE_BYTES => observer.cut(Cut::Inline(piece)),
             _ => observer.cut(Cut::Piece(piece)),
         }
     }

@@ -233,8 +233,9 @@ fn a_stored_backup_is_restored(version: u32) -> Outcome {
     assert!(files_below(&site.repo.join("base").join(listed[0])).len() > 1, "pieces of the second");
     let verified = walden(&["archive", "verify", "--repo", text(&site.repo)]);
     assert_eq!(verified.code, 0, "{verified:?}");
-    let drilled =
-        walden(&["archive", "drill", "--format", "json", "--no-amcheck", "--repo", text(&site.repo)]);
+    let bin = &site.cluster.installation().bin_dir;
+    let drill = ["archive", "drill", "--no-amcheck", "--bin", text(bin), "--repo", text(&site.repo)];
+    let drilled = walden(&drill);
     assert_eq!(drilled.code, 0, "{version}: {drilled:?}");
 
     // A damaged and a missing piece are named, and never restored.

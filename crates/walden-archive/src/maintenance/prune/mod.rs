@@ -115,7 +115,7 @@ pub struct Pruned {
     pub locks: Option<Extended>,
     /// Names of the base backups in the archive that are removed.
     pub removed_backups: Vec<String>,
-    /// What the removal of base backups freed, once it was applied.
+    /// The result of removing base backups, once it was applied; `None` if there was nothing to do.
     pub freed: Option<Removed>,
     /// Warnings for the user.
     pub warnings: Vec<String>,
@@ -526,7 +526,7 @@ impl Plan {
         }
         pruned.removed_backups.clone_from(&freed.backups);
         let unneeded_of_backups = freed.unneeded.clone();
-        pruned.freed = Some(freed);
+        pruned.freed = Some(freed).filter(|freed| *freed != Removed::default());
         let mut removed = Vec::new();
         for Removal { key, bytes, number, has_wal } in &self.removals {
             if !has_wal || *number < removed_before {
