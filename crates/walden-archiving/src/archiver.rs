@@ -14,6 +14,7 @@ use walden_archive::status::QueuedFile;
 use walden_postgres::connection::Client;
 use walden_report::table::harmless;
 use walden_report::units;
+use walden_source::configuration::Configuration;
 use walden_source::error_text;
 use walden_watch::process::{ArchiverProcess, ServerProcess};
 use walden_watch::settings::Settings;
@@ -22,6 +23,7 @@ use crate::arrival::{changed_at, has_settings};
 use crate::commands::{describe_other, is_own_library, other_archive};
 use crate::data_directory;
 use crate::error::{ArchivingError, Result};
+use crate::missing_library;
 use crate::queue::QueueOptions;
 use crate::writable::{User, find_unwritable};
 
@@ -90,8 +92,8 @@ impl FailingArchiver {
     fn without_process(queue: &[QueuedFile]) -> Option<FailingArchiver> {
         let file = next_of(queue)?.file.to_string();
         let evidence = format!(
-            "the server has no archiver process, and {file} is ready: its command could not be run (exit status over 125), or a signal \
-             ended it"
+            "the server has no archiver process, and {file} is ready: its command could not be run (exit status over 125), its library \
+             could not be loaded, or a signal ended it"
         );
         Some(FailingArchiver { file, evidence, is_certain: true })
     }
@@ -125,12 +127,13 @@ impl FailingArchiver {
 const ATTEMPT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Whether the last attempt failed and with which file, the number of failures, the time of the last success,
-/// whether the server is a standby or lacks an archiver process (in `pg_stat_activity` since 15), and the
-/// server's time.
+/// whether the server is a standby or lacks an archiver process (in `pg_stat_activity` since 15, if the role
+/// may see it), and the server's time.
 const ARCHIVER: &str = "
 SELECT coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false), coalesce(last_failed_wal, ''), failed_count,
        last_archived_time, pg_is_in_recovery(),
        current_setting('archive_mode') <> 'off' AND current_setting('server_version_num')::int >= 150000
+           AND EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'checkpointer')
            AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'archiver'),
        clock_timestamp()
 FROM pg_stat_archiver";
@@ -209,6 +212,8 @@ struct ArchivingSettings {
     library: String,
     /// Socket that `walden_archive.so` connects to.
     socket: String,
+    /// Where the library is expected and is not installed.
+    missing_library: Option<String>,
 }
 
 impl ArchivingSettings {
@@ -217,16 +222,19 @@ impl ArchivingSettings {
             let mut client = walden_postgres::connection::connect(dsn).ok()?;
             let row = client.query_one(ARCHIVING_SETTINGS, &[]).ok()?;
             let text = |column: usize| row.try_get::<_, String>(column).unwrap_or_default();
-            return Some(ArchivingSettings { command: text(0), library: text(1), socket: text(2) });
+            let [command, library, socket] = [0, 1, 2].map(text);
+            let missing_library = missing_library::find(&mut client, &library);
+            return Some(ArchivingSettings { command, library, socket, missing_library });
         }
         let data = queue.pgdata.as_deref()?;
-        let settings = has_settings(data).then(|| Settings::read_data_directory(data));
-        let text =
-            |name: &str| settings.as_ref().and_then(|settings| settings.get(name)).unwrap_or("?").to_owned();
+        let configuration = Configuration::read(data);
+        let default = if configuration.has_main_file() { "" } else { "?" };
+        let text = |name: &str| configuration.get(name).unwrap_or(default).to_owned();
         Some(ArchivingSettings {
             command: text("archive_command"),
             library: text("archive_library"),
-            socket: String::new(),
+            socket: configuration.get("walden.socket").unwrap_or_default().to_owned(),
+            missing_library: missing_library::find_from_data(&configuration),
         })
     }
 
@@ -236,6 +244,9 @@ impl ArchivingSettings {
         if is_unset && self.library.is_empty() {
             let hint = "set archive_command to what walden archive init printed, and reload the server";
             return Some(Cause::new("neither archive_command nor archive_library is set", hint));
+        }
+        if let Some(missing) = self.missing_library.as_ref().filter(|_| is_local) {
+            return Some(Cause::new(missing, missing_library::HINT));
         }
         if is_own_library(&self.library) {
             return self.cause_at_socket().filter(|_| is_local);
@@ -328,6 +339,19 @@ mod tests {
     fn queued(name: &str, seconds_ago: u64, now: SystemTime) -> QueuedFile {
         let since = now - Duration::from_secs(seconds_ago);
         QueuedFile { file: ArchivedFile::parse(name).unwrap(), bytes: 16 << 20, since }
+    }
+
+    #[test]
+    fn the_socket_of_the_servers_files_is_used() {
+        let data = tempfile::tempdir().unwrap();
+        let queue = QueueOptions { dsn: None, pgdata: Some(data.path().to_owned()) };
+        let settings = || ArchivingSettings::read(&queue).unwrap();
+        assert_eq!((settings().library, settings().command), ("?".to_owned(), "?".to_owned()));
+        let text = "archive_library = 'walden_archive'\nwalden.socket = '/nowhere/socket'\n";
+        fs::write(data.path().join("postgresql.conf"), text).unwrap();
+        assert!(settings().command.is_empty());
+        let cause = settings().cause_at_socket().unwrap();
+        assert!(cause.text.contains("listens at /nowhere/socket: "), "{cause:?}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A server that archives nothing, or whose command names another archive, reports success and removes its
 //! WAL. A standby archives nothing unless `archive_mode` is `always`, and is not judged.
 
-use std::fs::{self, File, Metadata};
+use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,6 +14,7 @@ use walden_archive::list;
 use walden_archive::name::ArchivedFile;
 use walden_archive::push::ready_files;
 use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
+use walden_source::configuration::Configuration;
 use walden_source::datadir::ControlFile;
 use walden_watch::settings::Settings;
 
@@ -203,7 +204,8 @@ pub fn changed_at(file: &Metadata) -> Option<SystemTime> {
 
 /// Returns when the settings of a data directory were last changed.
 fn settings_changed(data: &Path) -> Option<SystemTime> {
-    let files = [main_configuration(data), data.join("postgresql.auto.conf")];
+    let main = Configuration::read(data).main_file().to_owned();
+    let files = [main, data.join(Configuration::AUTOMATIC)];
     files.iter().filter_map(|path| fs::metadata(path).ok()?.modified().ok()).max()
 }
 
@@ -217,15 +219,7 @@ pub fn segment_size(wal: &Path) -> Option<SegmentSize> {
 
 /// Returns whether the server's settings can be read; an absent setting has its default value.
 pub fn has_settings(data: &Path) -> bool {
-    File::open(main_configuration(data)).is_ok()
-}
-
-fn main_configuration(data: &Path) -> PathBuf {
-    let options = fs::read_to_string(data.join("postmaster.opts")).unwrap_or_default();
-    let named = options
-        .split_once("config_file=")
-        .map(|(_, rest)| rest.split(['"', ' ', '\n']).next().unwrap_or(rest));
-    named.map_or_else(|| data.join("postgresql.conf"), |path| data.join(path))
+    Configuration::read(data).has_main_file()
 }
 
 #[cfg(test)]

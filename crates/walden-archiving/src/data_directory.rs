@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use walden_archive::Archive;
 use walden_output::{is_data_directory, resolve};
+use walden_postgres::connection::Client;
 
 /// Remedy.
 pub const HINT: &str = "keep the archive in a folder outside of every data directory, on another disk or, better, another machine";
@@ -36,6 +37,13 @@ pub fn query(dsn: &str) -> Option<PathBuf> {
     let is_here: bool = row.try_get(1).ok()?;
     let path: String = row.try_get(0).ok()?;
     is_here.then(|| path.into())
+}
+
+/// Returns whether a server runs on this machine.
+pub fn is_here(client: &mut Client) -> bool {
+    // Both addresses are null over a Unix socket.
+    let row = client.query_one("SELECT inet_server_addr() IS NOT DISTINCT FROM inet_client_addr()", &[]);
+    row.is_ok_and(|row| row.try_get(0).unwrap_or(false))
 }
 
 /// Needs `pg_read_all_settings`. Both addresses are null over a Unix socket.

@@ -15,6 +15,7 @@ pub mod exporter;
 pub mod get;
 pub mod log;
 pub mod metrics;
+mod missing_library;
 pub mod other_writer;
 pub mod place;
 pub mod queue;

@@ -13,6 +13,7 @@ use walden_format::record::Record;
 use walden_format::rmgr::rmid;
 use walden_format::stream::Visitor;
 use walden_redo::Overwrites;
+use walden_source::datadir::SharedSizes;
 use walden_source::inventory::{Run, SegmentFile};
 use walden_source::scan::{Damage, Nothing, ScanOptions, SegmentEnd, scan};
 use walden_source::timelines::{Lineage, lineages};
@@ -20,6 +21,7 @@ use walden_source::timelines::{Lineage, lineages};
 use crate::base::BaseBackup;
 use crate::early_drops::{DropEvents, EarlyDrop, find_early_drops};
 use crate::error::RecoverError;
+use crate::settings::{NewSettings, largest, sizes_of};
 use crate::support::{Unsupported, reads_fields, unsupported};
 use crate::tablespaces::{MappedTablespace, new_folder_of};
 use crate::target::{Target, end_of_transaction};
@@ -71,6 +73,8 @@ pub struct Plan {
     pub early_drops: Vec<EarlyDrop>,
     /// Settings at the checkpoint, if WAL has changed them since the base backup.
     pub(crate) settings: Option<ParameterChange>,
+    /// Settings that recovery from the checkpoint to the target requires at least.
+    pub(crate) required: SharedSizes,
     /// The pages that WAL before the checkpoint's redo pointer overwrites.
     pub(crate) overwrites: Arc<Overwrites>,
 }
@@ -79,6 +83,12 @@ impl Plan {
     /// Bytes of WAL that Walden replays.
     pub fn replayed_bytes(&self) -> u64 {
         self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.fields.redo.bytes_since(self.start))
+    }
+
+    /// The settings of a server restored from a backup in plain format. Those of others are known only after
+    /// the restore.
+    pub fn new_settings(&self, base: &BaseBackup) -> Option<NewSettings> {
+        NewSettings::of_backup(base, self.required)
     }
 
     /// Bytes of WAL that PostgreSQL replays.
@@ -210,6 +220,9 @@ impl Plan {
         let unsupported = all.unsupported.filter(|unsupported| unsupported.lsn < stop);
         let tablespaces = tablespaces_left(all.tablespaces, mapped, (redo, unsupported.as_ref()), base)?;
         let settings = all.settings.iter().rfind(|(lsn, _)| *lsn < redo).map(|(_, settings)| *settings);
+        let at_start = settings.as_ref().map_or(base.control.sizes, sizes_of);
+        let changes = all.settings.iter().filter(|(lsn, _)| *lsn >= redo);
+        let required = changes.map(|(_, settings)| sizes_of(settings)).fold(at_start, largest);
         let is_inclusive = !matches!(target, Target::Latest | Target::Time(_));
         let early_drops = find_early_drops(run, start, stop.plus(u64::from(is_inclusive)), all.last_drop);
         Ok(Plan {
@@ -227,6 +240,7 @@ impl Plan {
             tablespaces,
             early_drops,
             settings,
+            required,
             overwrites: Arc::new(if all.copies_database {
                 Overwrites::default()
             } else {

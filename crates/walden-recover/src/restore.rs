@@ -13,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustc_hash::FxHashMap;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use walden_format::lsn::Lsn;
+use walden_source::configuration::Configuration;
 use walden_source::datadir::{ControlFile, RestartPoint};
 use walden_source::inventory::Run;
 use walden_source::kept::KeptSegments;
@@ -28,6 +29,7 @@ use crate::manifest::{Manifest, WalRange};
 use crate::originals::{Originals, copy_around};
 use crate::plan::{CheckpointRecord, Plan};
 use crate::private;
+use crate::settings::NewSettings;
 use crate::tablespaces::MappedTablespace;
 use crate::work_folder::{
     MARK, expect_free_target, expect_own_partial, is_mount_point, mark_rename, partial_of, remove_partial,
@@ -83,7 +85,7 @@ pub enum Step {
 }
 
 /// Figures of a completed restore.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Restored {
     /// Bytes of the base backup that were copied.
     pub copied_bytes: u64,
@@ -93,6 +95,8 @@ pub struct Restored {
     pub pages: u64,
     /// Prepared transactions in `pg_twophase`.
     pub prepared_transactions: usize,
+    /// Settings of the new server; `None` for a backup.
+    pub settings: Option<NewSettings>,
 }
 
 /// A base backup, the WAL that continues it, and the way in which it is restored.
@@ -259,7 +263,10 @@ impl Recovery<'_> {
         }
         progress(Step::Writing);
         if let Purpose::Server { restore_command, target_action } = &options.purpose {
-            write_settings(partial, plan, restore_command, target_action.as_deref())?;
+            let settings = NewSettings::find(partial, base.major(), plan.required);
+            let lines = settings.lines(base.major());
+            write_settings(partial, plan, restore_command, target_action.as_deref(), lines)?;
+            restored.settings = Some(settings);
         }
         let owner = base.is_in_file_system().then(|| new_owner(&base.path, partial)).flatten();
         if let Some(owner) = owner {
@@ -507,6 +514,7 @@ fn write_settings(
     plan: &Plan,
     restore_command: &str,
     target_action: Option<&str>,
+    others: impl Iterator<Item = (&'static str, String)>,
 ) -> Result<(), RecoverError> {
     const TARGETS: [&str; 5] = [
         "recovery_target",
@@ -515,7 +523,7 @@ fn write_settings(
         "recovery_target_time",
         "recovery_target_xid",
     ];
-    let path = data.join("postgresql.auto.conf");
+    let path = data.join(Configuration::AUTOMATIC);
     let mut text = match fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -543,6 +551,7 @@ fn write_settings(
     if let Some(action) = target_action {
         set("recovery_target_action", action);
     }
+    others.for_each(|(name, value)| set(name, &value));
     private::write(&path, text).map_err(RecoverError::io("write", &path))?;
     let signal = data.join("recovery.signal");
     private::write(&signal, "").map_err(RecoverError::io("create", &signal))

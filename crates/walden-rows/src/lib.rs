@@ -9,6 +9,7 @@ mod columns;
 mod commit_order;
 mod decode;
 mod dependents;
+mod early_commits;
 pub mod encoding;
 mod heap;
 mod names_at_end;
@@ -106,7 +107,7 @@ pub enum RowsError {
     NoTable(String),
     /// The names contain the table, but the base backup does not.
     #[error(
-        "cannot find the table {0} in the base backup, although the names have it: the table or its database was made after the \
+        "cannot find {0} in the base backup, although the names have it: the table or its database was made after the \
          backup; leave the base backup (--base) out"
     )]
     NotInBase(String),
@@ -315,6 +316,9 @@ impl RowChanges {
                     let start = Start::from_base(base, &options.table, &known.tables, &layouts);
                     start.map_err(|error| match error {
                         RowsError::NoTable(_) => no_table(names, &options.table, true),
+                        RowsError::NoDatabase(name) if start::is_database_in_names(names, &name) => {
+                            RowsError::NotInBase(options.table.to_string())
+                        }
                         other => other,
                     })?
                 }
@@ -368,6 +372,7 @@ impl RowChanges {
                 format!("the WAL has no record of transaction {xid}: it is read from {start} to {reached}");
             gaps.push(Gap { from: start, why });
         }
+        gaps.extend(early_commits(&options, &findings, start));
         gaps.extend(self::gaps(&findings, options.base.is_some()));
         gaps.extend(unlogged_rows(&tables, &catalog, &findings, options.filter.from));
         gaps.extend(unlogged(&tables, &catalog, &findings, options.filter.from.unwrap_or(start).max(start)));
@@ -845,6 +850,26 @@ fn gap_at_start(
     };
     let why = format!(
         "the {what} starts at {start}, and transaction {xid} {verb} earlier: its changes before that position are not read; give {remedy}"
+    );
+    Some(Gap { from: filter.from.unwrap_or_default(), why })
+}
+
+/// A gap if transactions committed in the range whose changes before the WAL's start are in it too. For a
+/// requested transaction, [`gap_at_start`] decides.
+fn early_commits(options: &Options, findings: &Findings, start: Lsn) -> Option<Gap> {
+    let filter = &options.filter;
+    if filter.xid.is_some() || filter.from.is_some_and(|from| from > start) {
+        return None;
+    }
+    let has_base = options.base.is_some();
+    let (what, remedy) = match has_base {
+        true => ("base backup", "an earlier base backup (--base)"),
+        false => ("WAL", "the segments before it"),
+    };
+    let found = findings.early_commits.describe(has_base)?;
+    let why = format!(
+        "the {what} starts at {start}, and these started earlier, so that changes before that position are not read: {found}; give \
+         {remedy}, or start the range later (--from)"
     );
     Some(Gap { from: filter.from.unwrap_or_default(), why })
 }

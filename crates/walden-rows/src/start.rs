@@ -209,6 +209,11 @@ pub(crate) fn is_in_names(names: &Names, wanted: &Wanted) -> bool {
     !databases_of_tables(names, wanted).is_empty()
 }
 
+/// Whether the names contain a database with this name.
+pub(crate) fn is_database_in_names(names: &Names, name: &str) -> bool {
+    !databases_of_names(names, Some(name)).is_empty()
+}
+
 /// The databases of the names that contain one of the wanted tables, for those selected by name.
 fn databases_of_tables(names: &Names, wanted: &Wanted) -> Vec<u32> {
     let database_name = wanted.database_name();

@@ -19,6 +19,7 @@ use crate::catalog::{
     type_version,
 };
 use crate::change::Outcome;
+use crate::early_commits::EarlyCommits;
 use crate::encoding::Encoding;
 use crate::heap::{self, Action, Bytes, Collector, TupleChange};
 
@@ -68,6 +69,8 @@ pub(crate) struct Findings {
     pub tablespaces: FxHashSet<u32>,
     /// The next transaction ID at the WAL's start, or at the first later record that contains it.
     pub next_xid: Option<u32>,
+    /// Commits of transactions that may have changes before the WAL's start.
+    pub early_commits: EarlyCommits,
     /// Whether the WAL contains a record of [`Survey::wanted_xid`].
     pub has_wanted_xid: bool,
     /// Files of tables that were created under `wal_level` minimal, in WAL order.
@@ -415,6 +418,9 @@ impl Survey<'_> {
     fn note_next_xid(&mut self, checkpoint: &Checkpoint) {
         // The lower half is the ID without its epoch.
         let next = checkpoint.next_xid as u32;
+        if checkpoint.redo == self.start {
+            self.findings.early_commits.set_next_xid(next);
+        }
         if checkpoint.redo >= self.start && self.findings.next_xid.is_none_or(|known| precedes(next, known)) {
             self.findings.next_xid = Some(next);
         }
@@ -544,6 +550,9 @@ impl Survey<'_> {
     fn transaction(&mut self, record: &Record<'_>) {
         if let Some((is_commit, time)) = plain_end(record) {
             let outcome = outcome(record, is_commit, time);
+            if is_commit {
+                self.findings.early_commits.note(record.header.xid, record.lsn);
+            }
             self.findings.note_end(&self.interesting, record.header.xid, std::iter::empty(), outcome);
             return;
         }
@@ -565,7 +574,13 @@ impl Survey<'_> {
     fn full_end(&mut self, record: &Record<'_>, end: &TransactionEnd<'_>, is_commit: bool) {
         let top = end.twophase_xid.unwrap_or(record.header.xid);
         let outcome = outcome(record, is_commit, end.time);
-        self.prepared.remove(&top);
+        let is_prepared_here = self.prepared.remove(&top).is_some();
+        if is_commit && end.database.is_none_or(|database| database == self.database) {
+            match end.twophase_xid.is_some() && !is_prepared_here {
+                true => self.findings.early_commits.note_prepared(top, record.lsn),
+                false => self.findings.early_commits.note(top, record.lsn),
+            }
+        }
         self.note_old_file(record, top, end, is_commit);
         self.findings.note_end(&self.interesting, top, end.subxacts, outcome);
     }

@@ -6,6 +6,7 @@ pub mod block;
 pub mod clock;
 mod compressed;
 mod compression;
+pub mod configuration;
 mod counted;
 pub mod datadir;
 mod decoding;

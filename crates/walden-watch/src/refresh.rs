@@ -161,7 +161,10 @@ impl Reader {
                 none.insert(client)
             }
         };
-        server::by_sql(client, &Settings::from_server(&self.subject.settings))
+        // A reload may have changed the settings since the names were read.
+        let settings = server::settings_by_sql(client, Settings::from_server(&self.subject.settings));
+        settings
+            .and_then(|settings| server::by_sql(client, &settings))
             .map_err(|error| walden_source::error_text(&error))
     }
 

@@ -129,6 +129,9 @@ pub struct ArchiverFailures {
     /// Whether the last attempt failed.
     #[serde(rename = "failing")]
     pub is_failing: bool,
+    /// Whether the server should archive and has no archiver process (15 and later).
+    #[serde(rename = "missing")]
+    pub is_missing: bool,
 }
 
 impl ArchiverFailures {
@@ -136,7 +139,11 @@ impl ArchiverFailures {
     pub fn by_sql(client: &mut Client) -> Option<ArchiverFailures> {
         let query = "SELECT failed_count, last_failed_wal, extract(epoch FROM now() - last_failed_time), last_archived_wal, \
                      extract(epoch FROM now() - last_archived_time), \
-                     coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false) FROM pg_stat_archiver";
+                     coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false), \
+                     NOT pg_is_in_recovery() AND current_setting('archive_mode') <> 'off' \
+                     AND current_setting('server_version_num')::int >= 150000 \
+                     AND EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'checkpointer') \
+                     AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'archiver') FROM pg_stat_archiver";
         let rows = rows(client, query).ok()?;
         let row = rows.first()?;
         let text = |at: usize| row.get(at).map(str::to_owned);
@@ -148,6 +155,7 @@ impl ArchiverFailures {
             last_archived_file: text(3),
             last_archived_seconds: seconds(4),
             is_failing: row.get(5) == Some("t"),
+            is_missing: row.get(6) == Some("t"),
         })
     }
 }
@@ -438,7 +446,7 @@ impl Situation {
         let Some(failures) = &self.failures else { return is_old };
         let has_just_archived =
             failures.last_archived_seconds.is_some_and(|seconds| seconds < MAX_AGE.as_secs_f64());
-        failures.is_failing || (is_old && !has_just_archived)
+        failures.is_failing || failures.is_missing || (is_old && !has_just_archived)
     }
 
     /// Returns whether a file that is not archived is kept: not if `archive_mode` is off, nor on a standby

@@ -8,6 +8,7 @@ use serde::Serialize;
 use walden_format::lsn::Lsn;
 use walden_postgres::connection::{self, Client, TextRow};
 use walden_postgres::replication::SLOT_IS_LOST;
+use walden_source::configuration::Configuration;
 use walden_source::datadir::ControlFile;
 
 use crate::archiver::{Archiver, archiver_of};
@@ -36,6 +37,17 @@ impl Folders {
         let named = path.parent().filter(|parent| !parent.as_os_str().is_empty()).map(Path::to_owned);
         let data = [named, parent].into_iter().flatten().find(|folder| is_data(folder));
         Folders { data, wal: path.to_owned() }
+    }
+
+    /// Returns a note if the settings of the server cannot be read from its files.
+    pub(crate) fn settings_note(&self) -> Option<String> {
+        const ASSUMED: &str = "PostgreSQL's defaults are assumed for its settings";
+        let Some(data) = &self.data else {
+            return Some(format!("{} is not in a data directory: {ASSUMED}", self.wal.display()));
+        };
+        let configuration = Configuration::read(data);
+        let main = configuration.main_file();
+        (!configuration.has_main_file()).then(|| format!("cannot read {}: {ASSUMED}", main.display()))
     }
 }
 
@@ -156,6 +168,20 @@ walden_format::diagnostics! { QueryError {
     Self(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => "server-query-denied": "the user needs pg_monitor: GRANT pg_monitor TO ...",
     Self(_) => none,
 } }
+
+/// Queries the settings in force, and adds them to `known` ones. Only privileged roles can see the archiver's
+/// command.
+///
+/// # Errors
+/// The connection is lost.
+pub(crate) fn settings_by_sql(client: &mut Client, mut known: Settings) -> Result<Settings, QueryError> {
+    for row in permitted(rows(client, &Settings::query()))?.unwrap_or_default() {
+        if let (Some(name), Some(value)) = (row.get(0), row.get(1)) {
+            known.set_of_server(name, value, row.get(2).unwrap_or_default());
+        }
+    }
+    Ok(known)
+}
 
 /// Queries a server's state. Omits parts that the user may not see.
 ///

@@ -142,6 +142,10 @@ impl Session {
             settings: watch.names().settings.clone(),
         };
         if let Some(folders) = &subject.folders {
+            let is_unknown = subject.dsn.is_none() && options.settings.is_empty();
+            if let Some(note) = is_unknown.then(|| folders.settings_note()).flatten() {
+                watch.note(format!("{note}; --names or --set has others"));
+            }
             watch.set_server(server::from_files(folders), &options.settings);
             watch.search_checkpoint();
         }
@@ -157,6 +161,11 @@ impl Session {
             server_problem: None,
             has_failed: false,
         })
+    }
+
+    /// Reads the names again until their sources can be read.
+    pub fn retry_names(&mut self) {
+        self.refresher.ask_for_names();
     }
 
     /// Ends [`Session::follow`] when this becomes true.
@@ -212,7 +221,13 @@ impl Session {
                     self.watch.set_server(*state, &self.options.settings);
                     self.watch.set_queried(queried);
                 }
-                Ok(Some(Answer::Names(names))) => self.watch.set_names(*names),
+                Ok(Some(Answer::Names(names))) => {
+                    let (wal, of) = (self.watch.info().system_id, names.origin.system_id);
+                    match of.filter(|of| *of != wal) {
+                        Some(names) => self.watch.note(SessionError::OtherCluster { names, wal }.to_string()),
+                        None => self.watch.set_names(*names),
+                    }
+                }
                 Ok(Some(Answer::Problem(problem))) => self.watch.note(problem),
                 Ok(None) => return,
                 Err(HasEnded) => {

@@ -1,12 +1,10 @@
-//! Reads a server's settings from its files: `postgresql.conf` and the files that it includes,
-//! `postgresql.auto.conf`, and the command line in `postmaster.opts`.
+//! A server's settings, from its files or from the server.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Maximum depth of nested includes.
-const MAX_DEPTH: u32 = 10;
+use walden_source::configuration::Configuration;
 
 /// Settings by name, in the units of `pg_settings` as far as Walden needs them: `300 s`, `1024 MB`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -51,7 +49,11 @@ impl Settings {
     /// Reads the settings of a data directory, with the defaults of its version. An unreadable file sets
     /// nothing.
     pub fn read_data_directory(data: &Path) -> Settings {
-        let found = values_in_files(data);
+        Settings::with_defaults(&Configuration::read(data), data)
+    }
+
+    /// Returns the settings of a data directory's files, with the defaults of its version.
+    pub fn with_defaults(found: &Configuration, data: &Path) -> Settings {
         let version = version_of(data);
         let mut settings = BTreeMap::new();
         for Known { name, unit, default, earlier } in KNOWN {
@@ -61,6 +63,13 @@ impl Settings {
             settings.insert(name.to_owned(), value.unwrap_or_else(|| default.to_owned()));
         }
         Settings(settings)
+    }
+
+    /// Returns the query for the settings that Walden uses: name, value and unit.
+    pub(crate) fn query() -> String {
+        let names: Vec<String> = KNOWN.iter().map(|known| format!("'{}'", known.name)).collect();
+        let names = names.join(", ");
+        format!("SELECT name, setting, coalesce(unit, '') FROM pg_settings WHERE name IN ({names})")
     }
 
     /// Returns settings in the format of `pg_settings`.
@@ -120,107 +129,10 @@ impl Settings {
     }
 }
 
-/// Returns a setting of a data directory or a base backup from its files, or `None` if they do not set it or
-/// set it to an empty string.
-pub fn value_in_files(data: &Path, name: &str) -> Option<String> {
-    values_in_files(data).remove(name).filter(|value| !value.is_empty())
-}
-
-/// Returns the last value of each setting in a data directory's files.
-fn values_in_files(data: &Path) -> BTreeMap<String, String> {
-    let mut found = BTreeMap::new();
-    let options = command_line(&fs::read_to_string(data.join("postmaster.opts")).unwrap_or_default());
-    let main = options.get("config_file").map_or_else(|| data.join("postgresql.conf"), PathBuf::from);
-    read_file(&main, MAX_DEPTH, &mut found);
-    read_file(&data.join("postgresql.auto.conf"), MAX_DEPTH, &mut found);
-    found.extend(options);
-    found
-}
-
 /// Returns the major version of a data directory; 9 for all versions of 9.
 fn version_of(data: &Path) -> Option<u32> {
     let text = fs::read_to_string(data.join("PG_VERSION")).ok()?;
     text.trim().split('.').next()?.parse().ok()
-}
-
-/// Parses the options `-c NAME=VALUE` and `--NAME=VALUE` of the server's command line.
-fn command_line(text: &str) -> BTreeMap<String, String> {
-    let mut words: Vec<String> = Vec::new();
-    // The file quotes each argument.
-    for (index, part) in text.trim().split('"').enumerate() {
-        if index % 2 == 1 {
-            words.push(part.to_owned());
-        } else {
-            words.extend(part.split_whitespace().map(str::to_owned));
-        }
-    }
-    let mut found = BTreeMap::new();
-    let mut is_value = false;
-    for word in words {
-        let setting = match word.strip_prefix("--").or_else(|| word.strip_prefix("-c")) {
-            Some("") => None,
-            Some(setting) => Some(setting),
-            None if is_value => Some(word.as_str()),
-            None => None,
-        };
-        is_value = word == "-c";
-        if let Some((name, value)) = setting.and_then(|setting| setting.split_once('=')) {
-            found.insert(name.trim().to_ascii_lowercase().replace('-', "_"), value.trim().to_owned());
-        }
-    }
-    found
-}
-
-fn read_file(path: &Path, depth: u32, found: &mut BTreeMap<String, String>) {
-    let Some(depth) = depth.checked_sub(1) else { return };
-    let Ok(text) = fs::read_to_string(path) else { return };
-    let folder = path.parent().unwrap_or(Path::new("."));
-    for line in text.lines() {
-        let Some((name, value)) = parse_line(line) else { continue };
-        match name.as_str() {
-            "include" | "include_if_exists" => read_file(&folder.join(value), depth, found),
-            "include_dir" => {
-                let entries = fs::read_dir(folder.join(value)).into_iter().flatten().flatten();
-                let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-                files.retain(|file| {
-                    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-                    name.ends_with(".conf") && !name.starts_with('.')
-                });
-                files.sort();
-                files.iter().for_each(|file| read_file(file, depth, found));
-            }
-            _ => drop(found.insert(name, value)),
-        }
-    }
-}
-
-/// Parses `name = value`, `name value` or `name = 'it''s'`, each optionally with a comment (`guc-file.l`).
-fn parse_line(line: &str) -> Option<(String, String)> {
-    let line = line.trim_start();
-    let end = line.find(|c: char| !(c.is_ascii_alphanumeric() || "_.".contains(c))).unwrap_or(line.len());
-    let (name, rest) = line.split_at(end);
-    if name.is_empty() {
-        return None;
-    }
-    let rest = rest.trim_start();
-    let rest = rest.strip_prefix('=').unwrap_or(rest).trim_start();
-    let value = match rest.strip_prefix('\'') {
-        Some(quoted) => {
-            let mut value = String::new();
-            let mut characters = quoted.chars().peekable();
-            while let Some(character) = characters.next() {
-                match character {
-                    '\'' if characters.peek() == Some(&'\'') => value.extend(characters.next()),
-                    '\'' => break,
-                    '\\' => value.extend(characters.next()),
-                    other => value.push(other),
-                }
-            }
-            value
-        }
-        None => rest.split(['#', ' ', '\t']).next().unwrap_or_default().to_owned(),
-    };
-    Some((name.to_ascii_lowercase(), value))
 }
 
 /// Converts a value to the unit of `pg_settings`, or returns `None` if it is invalid.
@@ -253,33 +165,6 @@ fn normalised(value: &str, unit: Unit) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_are_read_as_the_server_reads_them() {
-        let parsed = |line| parse_line(line).map(|(name, value)| format!("{name}|{value}"));
-        assert_eq!(parsed("max_wal_size = 2GB").unwrap(), "max_wal_size|2GB");
-        assert_eq!(parsed("  Max_Wal_Size 2GB # more").unwrap(), "max_wal_size|2GB");
-        assert_eq!(parsed("archive_command='cp ''%p'' /a/%f' # x").unwrap(), "archive_command|cp '%p' /a/%f");
-        assert_eq!(parsed("# max_wal_size = 1GB"), None);
-        assert_eq!(parsed(""), None);
-        assert_eq!(parsed("checkpoint_timeout=5min#x").unwrap(), "checkpoint_timeout|5min");
-    }
-
-    #[test]
-    fn the_last_value_in_the_files_counts() {
-        let base = tempfile::tempdir().unwrap();
-        let value = || value_in_files(base.path(), "shared_preload_libraries");
-        assert_eq!(value(), None);
-        let main =
-            "#shared_preload_libraries = ''\nshared_preload_libraries = 'one'\t# (change requires restart)\n";
-        fs::write(base.path().join("postgresql.conf"), main).unwrap();
-        assert_eq!(value().as_deref(), Some("one"));
-        let automatic = base.path().join("postgresql.auto.conf");
-        fs::write(&automatic, "shared_preload_libraries = 'one, two'\n").unwrap();
-        assert_eq!(value().as_deref(), Some("one, two"));
-        fs::write(&automatic, "shared_preload_libraries = ''\n").unwrap();
-        assert_eq!(value(), None);
-    }
 
     #[test]
     fn values_get_the_units_of_pg_settings() {

@@ -10,8 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
+use postgres::error::SqlState;
 use regex::Regex;
 use walden_output::Inputs;
+use walden_postgres::connection::ConnectionError;
+use walden_postgres::names::NamesError;
 use walden_server::signals::{self, SIGINT, SIGTERM};
 use walden_source::names::Names;
 use walden_watch::document::{Grouping, WatchDocument};
@@ -186,11 +189,18 @@ fn start(args: &WatchArgs) -> Result<Session> {
         crate::wrong_usage("--by and --group group by names: --names says where they are");
     }
     let followed = Followed::open(&args.source)?;
+    let mut are_missing = false;
     let names = match names::load(&name_sources) {
         Ok(names) => names,
         // A replication role may lack permission to connect to a database.
         Err(error) if args.names.is_empty() => {
             output::tell(&format!("warning: no names: {}", output::chain_text(&error)));
+            Names::default()
+        }
+        // The WAL can be read although the server does not run at the moment.
+        Err(error) if !is_connection(&args.source) && is_unreachable(&error) => {
+            output::tell(&format!("warning: no names: {}; trying again", output::chain_text(&error)));
+            are_missing = true;
             Names::default()
         }
         Err(error) => return Err(error),
@@ -203,10 +213,24 @@ fn start(args: &WatchArgs) -> Result<Session> {
         .groupings(args.groupings())
         .until(until);
     let mut session = Session::start(followed, names, options)?;
+    if are_missing {
+        session.retry_names();
+    }
     // Until here, a signal ends the process immediately: connecting may take minutes, and there is nothing to
     // save yet.
     session.stop_on(signals::stop_on(&[SIGTERM, SIGINT])?);
     Ok(session)
+}
+
+/// Returns whether a server with names cannot be reached, or is starting.
+fn is_unreachable(error: &anyhow::Error) -> bool {
+    match error.downcast_ref() {
+        Some(NamesError::Connection(ConnectionError::Silent { .. })) => true,
+        Some(NamesError::Connection(ConnectionError::Server { source, .. })) => {
+            source.code().is_none_or(|code| *code == SqlState::CANNOT_CONNECT_NOW)
+        }
+        _ => false,
+    }
 }
 
 /// Prints intervals until stopped. The last one may be shorter.

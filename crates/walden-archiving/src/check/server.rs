@@ -23,6 +23,7 @@ use crate::arrival::{self, Archiving, Arrives, NOT_YET};
 use crate::commands::{describe_other, is_own_library, other_archive};
 use crate::data_directory;
 use crate::error::{ArchivingError, Result};
+use crate::missing_library;
 use crate::other_writer;
 use crate::queue::{self, QueueOptions};
 use crate::report::{self, write_position, written_timeline};
@@ -262,8 +263,14 @@ pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
     // The setting that the server does not use.
     let unused = if library.is_empty() { "archive_library" } else { "archive_command" };
     let is_judged = |name: &str| name != unused && !(is_received && name.starts_with("archive_"));
+    let missing = missing_library::find(&mut client, &library);
     for (name, judge) in SETTINGS.iter().filter(|(name, _)| is_judged(name)) {
-        add(name, setting(&mut client, name).map(|value| judge(&value, look)));
+        match &missing {
+            Some(missing) if *name == "archive_library" => {
+                add(name, Ok(Check::fail(name, missing, Some(missing_library::HINT.to_owned()))))
+            }
+            _ => add(name, setting(&mut client, name).map(|value| judge(&value, look))),
+        };
     }
     // Another library does not connect to the socket.
     if is_own_library(&library) {
@@ -524,6 +531,14 @@ fn archiver(
     let (archived, failed): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
     let (last, last_failed): (String, String) = (row.try_get(2)?, row.try_get(3)?);
     let (is_failing, is_standby): (bool, bool) = (row.try_get(4)?, row.try_get(5)?);
+    let queue = QueueOptions { pgdata: None, dsn: Some(dsn.to_owned()) };
+    // The archiver may fail even if the server counts no failures.
+    let files = queue::query_server(client)?;
+    let uncounted = FailingArchiver::query_server(client, &files)?.filter(|_| !is_failing);
+    if let Some(FailingArchiver { file, evidence, .. }) = uncounted.as_ref().filter(|it| it.is_certain) {
+        let (cause, hint) = cause_of_failure(file, &queue, look);
+        return Ok(Check::fail("archiver", format!("{evidence}{cause}"), Some(hint)));
+    }
     if let (false, Some(archive), Some(file)) = (is_failing, arrived_in, ArchivedFile::parse(&last))
         && let Some(problem) = archiving.elsewhere(archive, file)?
     {
@@ -535,17 +550,8 @@ fn archiver(
             ),
         ));
     }
-    let queue = QueueOptions { pgdata: None, dsn: Some(dsn.to_owned()) };
-    // The archiver may fail even if the server counts no failures.
-    let files = queue::query_server(client)?;
-    let uncounted = FailingArchiver::query_server(client, &files)?.filter(|_| !is_failing);
     if let Some(failing) = uncounted {
-        if !failing.is_certain {
-            return Ok(pending(failing));
-        }
-        let FailingArchiver { file, evidence, .. } = failing;
-        let (cause, hint) = cause_of_failure(&file, &queue, look);
-        return Ok(Check::fail("archiver", format!("{evidence}{cause}"), Some(hint)));
+        return Ok(pending(failing));
     }
     Ok(match (is_failing, archived) {
         (true, _) => {

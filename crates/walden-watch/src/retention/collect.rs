@@ -14,7 +14,6 @@ use walden_source::names::Names;
 
 use super::{ArchiverFailures, Backlog, Listing, OpenTransaction, Retention, Situation, disk_of};
 use crate::server::{self, Folders, QueryError, ServerState};
-use crate::settings::Settings;
 
 /// The server, and how much of its WAL is decoded.
 #[derive(Clone, Debug)]
@@ -120,6 +119,9 @@ pub fn collect(subject: &Subject, tell: &mut dyn FnMut(&str)) -> Result<Retentio
         go_on_from_files(&error, tell);
         client = None;
     }
+    if let Some(note) = folders.as_ref().filter(|_| client.is_none()).and_then(Folders::settings_note) {
+        tell(&format!("note: {note}; --dsn has the server's settings"));
+    }
     let listing = match (&folders, &mut client) {
         (Some(folders), _) => Listing::read_folder(&folders.wal)
             .map_err(|error| CollectError::Read { folder: folders.wal.clone(), error })?,
@@ -153,7 +155,7 @@ fn go_on_from_files(error: &dyn std::error::Error, tell: &mut dyn FnMut(&str)) {
 
 /// Adds the server's own information.
 fn ask_server(client: &mut Client, situation: &mut Situation) -> std::result::Result<(), QueryError> {
-    let settings = read_settings(client).unwrap_or_else(|| situation.server.settings.clone());
+    let settings = server::settings_by_sql(client, situation.server.settings.clone())?;
     let asked = server::by_sql(client, &settings)?;
     let mut slots = asked.slots;
     for slot in slots.iter_mut().filter(|slot| slot.active == Some(false)) {
@@ -211,19 +213,6 @@ fn query_server(client: &mut Client) -> Result<Situation> {
     let (end, segment_size) = found.ok_or(CollectError::NoEnd)?;
     let server = ServerState::default();
     Ok(Situation { end, segment_size, server, failures: None, disk: None, oldest_transaction: None })
-}
-
-fn read_settings(client: &mut Client) -> Option<Settings> {
-    let query = "SELECT name, setting, coalesce(unit, '') FROM pg_settings WHERE name IN ('archive_command', \
-                 'archive_library', 'archive_mode', 'max_slot_wal_keep_size', 'max_wal_size', 'min_wal_size', \
-                 'wal_keep_size', 'wal_recycle', 'idle_replication_slot_timeout', 'summarize_wal', 'checkpoint_timeout', 'checkpoint_completion_target')";
-    let mut settings = Settings::default();
-    for row in client.simple_query(query).ok()? {
-        let (name, value) = (row.get(0)?, row.get(1)?);
-        // Only privileged roles can see the archiver's command.
-        settings.set_of_server(name, value, row.get(2).unwrap_or_default());
-    }
-    Some(settings)
 }
 
 /// Sums up the WAL that logical slots hold, by database, and, with a connection, by whether a publication

@@ -255,6 +255,13 @@ fn archiver_text(situation: &Situation) -> String {
         (None, Some(command)) => format!("archive_command = '{command}'"),
         (None, None) => "archive_command or archive_library".to_owned(),
     };
+    if situation.failures.as_ref().is_some_and(|failures| failures.is_missing) {
+        return format!(
+            "repair archiving ({what}): the server has no archiver process. Its log says why, for example a library that is not installed; \
+             the server starts the process again within a minute. Once the files are archived, {}",
+            checkpoint(situation)
+        );
+    }
     format!(
         "repair or speed up archiving ({what}): the server's log says why it fails; if it says nothing, the command hangs, and ps shows it \
          as a child of \"archiver archiving FILE\". Once the files are archived, {}",

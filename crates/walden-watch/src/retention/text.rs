@@ -44,6 +44,9 @@ pub fn text(retention: &Retention, look: Look) -> String {
             archiver.last_archived_file.as_deref().unwrap_or("nothing"),
         );
     }
+    if retention.archiver.as_ref().is_some_and(|archiver| archiver.is_missing) {
+        text += "The server has no archiver process, and archives nothing.\n";
+    }
     text += &growth(retention);
     for holder in &retention.holders {
         text += &slot_text(holder);
@@ -138,6 +141,9 @@ fn growth(retention: &Retention) -> String {
                     "{per_second} are written; it grows by all of that if slot {name} has no client, which files do not say (--dsn \
                      asks the server){disk}.\n"
                 );
+            }
+            if matches!(retention.server_state, Some("shut_down" | "crashed")) {
+                return format!("{per_second} were written before the server ended{disk}.\n");
             }
             format!("{per_second} are written; checkpoints recycle what nothing else keeps{disk}.\n")
         }

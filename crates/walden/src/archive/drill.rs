@@ -1,7 +1,7 @@
 //! `walden archive drill`: tests a restore on a copy.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use walden_archiving::text;
 use walden_explain::moment::Moment;
 use walden_format::diagnostic::Hint;
 use walden_format::lsn::Timeline;
-use walden_watch::settings;
+use walden_source::configuration::Configuration;
 
 use crate::place::PlaceArgs;
 use crate::progress::Progress;
@@ -149,7 +149,7 @@ pub fn run(args: &DrillArgs) -> Result<ExitCode> {
         .user(args.user.clone())
         .database(args.database.clone())
         .settings(args.set.clone())
-        .original_libraries(settings::value_in_files(&base, "shared_preload_libraries"))
+        .original_libraries(original_libraries(&base))
         .queries(args.query.clone())
         .should_amcheck(!args.no_amcheck)
         .timeout(args.timeout.map(Duration::from_secs));
@@ -218,6 +218,12 @@ fn other_timeline_hint(archive: &Archive, followed: Option<Timeline>) -> Option<
     (followed.is_none() && newest.timeline > 1).then_some(
         "recovery followed the newest timeline; --timeline names the one under which walden archive list shows the time or restore point",
     )
+}
+
+/// Returns the libraries that the original server loads, if a backup in plain format has its settings.
+fn original_libraries(base: &Path) -> Option<String> {
+    let configuration = Configuration::read(base);
+    configuration.get("shared_preload_libraries").filter(|value| !value.is_empty()).map(str::to_owned)
 }
 
 /// Returns a command that runs this program with the same archive, from any working directory.

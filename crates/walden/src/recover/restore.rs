@@ -11,7 +11,9 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use walden_archiving::commands::word;
 use walden_output::resolve;
-use walden_recover::{Plan, PlanDocument, Purpose, Recovery, Restored, RestoredDocument};
+use walden_recover::{
+    NewSettings, Plan, PlanDocument, Purpose, RaisedSetting, Recovery, Restored, RestoredDocument,
+};
 use walden_report::table::harmless;
 use walden_report::units;
 use walden_source::inventory::{Run, SegmentFile};
@@ -101,9 +103,12 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
         None => restore_command(&args.recover, &prepared.run)?,
     };
     let (shown, output) = (base.display().to_string(), args.output.display().to_string());
+    let settings = plan.new_settings(&prepared.base);
+    let settings_text = |settings: Option<&NewSettings>| settings.map(settings_text).unwrap_or_default();
     if format == Format::Table {
         let title = format!("Restore of {} to {}\n", harmless(&shown), harmless(&output));
-        terminal::print(&(title + &plan_text(&prepared) + &remaining_text(plan)))?;
+        let plan = plan_text(&prepared) + &remaining_text(plan);
+        terminal::print(&(title + &plan + &settings_text(settings.as_ref())))?;
     }
     warn_of_damage(plan);
     warn_of_drops(&plan.early_drops);
@@ -112,6 +117,7 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
         plan: prepared.document(&base),
         output,
         restore_command: restore_command.clone(),
+        settings,
         restored: None,
     };
     if !args.recover.dry_run {
@@ -124,10 +130,15 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
         })?;
         let seconds = started.elapsed().as_secs_f64();
         if format == Format::Table {
-            terminal::print(&summary(args, plan, &restored, seconds))?;
+            // The plan has printed those that it could read.
+            let settings = restored.settings.as_ref().filter(|_| document.settings.is_none());
+            terminal::print(&(settings_text(settings) + &summary(args, plan, &restored, seconds)))?;
         }
         document.restored = Some(RestoredDocument::new(&restored, seconds));
+        document.settings = restored.settings;
     }
+    let directory = document.settings.as_ref().and_then(|settings| settings.data_directory.as_deref());
+    directory.into_iter().for_each(|directory| warn_of_directory(directory, &args.output));
     if format == Format::Json {
         terminal::print(&terminal::json(&document)?)?;
     }
@@ -219,6 +230,50 @@ fn remaining_text(plan: &Plan) -> String {
     text
 }
 
+/// Returns lines on the settings that differ from those of the backup, or that the administrator must check.
+fn settings_text(settings: &NewSettings) -> String {
+    let mut text = String::new();
+    if !settings.disabled.is_empty() {
+        let names = settings.disabled.join(", ");
+        let _ = writeln!(text, "  disabled in the new server, set in the backup: {names}");
+    }
+    let (written, unknown): (Vec<_>, Vec<_>) = settings.raised.iter().partition(|it| it.found.is_some());
+    let list = |settings: &[&RaisedSetting]| {
+        let setting = |it: &&RaisedSetting| {
+            let found = it.found.map(|found| format!(" ({found} in the backup)")).unwrap_or_default();
+            format!("{} = {}{found}", it.name, it.value)
+        };
+        settings.iter().map(setting).collect::<Vec<_>>().join(", ")
+    };
+    if !written.is_empty() {
+        let _ = writeln!(text, "  raised, because recovery requires it: {}", list(&written));
+    }
+    if !unknown.is_empty() {
+        let _ = writeln!(
+            text,
+            "  the backup has no postgresql.conf; recovery requires in the one that you add at least {}",
+            list(&unknown)
+        );
+    }
+    text
+}
+
+/// Warns of a backup whose `postgresql.conf` names another data directory.
+fn warn_of_directory(directory: &str, output: &Path) {
+    let data = std::path::absolute(output).unwrap_or_else(|_| output.to_owned());
+    if Path::new(directory) == data {
+        return;
+    }
+    let (directory, data) = (harmless(directory), data.display().to_string());
+    output::tell(&format!(
+        "warning: postgresql.conf of the backup sets data_directory = '{directory}', which PostgreSQL would use instead of {}",
+        harmless(&data)
+    ));
+    output::tell(
+        "hint: remove data_directory from postgresql.conf of the new data directory before you start PostgreSQL",
+    );
+}
+
 fn summary(args: &RestoreArgs, plan: &Plan, restored: &Restored, seconds: f64) -> String {
     let output = args.output.display().to_string();
     format!(
@@ -235,6 +290,8 @@ struct Document {
     plan: PlanDocument,
     output: String,
     restore_command: String,
+    /// `null` with `--dry-run` of a backup that is not in plain format.
+    settings: Option<NewSettings>,
     /// `null` with `--dry-run`.
     restored: Option<RestoredDocument>,
 }

@@ -22,6 +22,7 @@ walden_testing::tests! {
     a_damaged_object_of_a_file_that_waits_is_a_problem_at_once,
     a_server_that_is_not_the_archives_own_has_nothing_archived,
     a_switch_has_succeeded_once_the_servers_own_segment_is_archived,
+    a_library_that_is_not_installed_is_named on [15, 18],
 }
 
 /// Returns status and finding of each check, by name.
@@ -252,5 +253,53 @@ fn a_switch_has_succeeded_once_the_servers_own_segment_is_archived() -> Outcome 
     assert!(status == "ok" && found.contains(" arrived after "), "{status}: {found}");
     let over = run("status", &["--pgdata", text(&data)]);
     assert!(over.code == 0 && !over.stdout.contains(&reason), "{over:?}");
+    Ok(())
+}
+
+/// The server's archiver ends when it cannot load the library. Files that were archived elsewhere before do
+/// not hide this.
+fn a_library_that_is_not_installed_is_named(version: u32) -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(version)?).wal_segsize_mb(1).start().unwrap();
+    let repo = cluster.make_folder("site").unwrap().join("repo");
+    make_archive(&repo);
+    cluster.configure(&[("archive_mode", "on"), ("archive_command", "true")]).unwrap();
+    cluster.restart(StopMode::Fast).unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    client.batch_execute("CREATE TABLE t (i int, t text)").unwrap();
+    switch(&mut client, 0);
+    let archived = "SELECT archived_count > 0 FROM pg_stat_archiver";
+    wait(|| client.query_one(archived, &[]).unwrap().get(0));
+    let settings = [
+        ("archive_command", ""),
+        ("archive_library", "walden_archive"),
+        ("walden.socket", "/nowhere/socket"),
+    ];
+    cluster.configure(&settings).unwrap();
+    cluster.reload();
+    let missing = "SELECT current_setting('archive_library') <> '' \
+                   AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'archiver')";
+    wait(|| client.query_one(missing, &[]).unwrap().get(0));
+    switch(&mut client, 1);
+    let dsn = cluster.dsn("postgres");
+    let run =
+        |command: &str, more: &[&str]| walden(&[&["archive", command, "--repo", text(&repo)], more].concat());
+    let found = checks(&run("check", &["--format", "json", "--dsn", &dsn]));
+    let (status, library) = &found["archive_library"];
+    assert!(status == "fail" && library.ends_with("has no walden_archive.so"), "{found:?}");
+    let (status, archiver) = &found["archiver"];
+    assert!(status == "fail" && archiver.contains("no archiver process"), "{found:?}");
+    let by_files = run("status", &["--data", text(&cluster.data_dir())]);
+    assert!(by_files.stdout.contains("/nowhere/socket"), "{by_files:?}");
+    let by_sql = run("status", &["--dsn", &dsn]);
+    assert!(by_sql.stdout.contains("has no walden_archive.so"), "{by_sql:?}");
+    let retention = walden(&["retention", "--dsn", &dsn]);
+    assert!(
+        retention.code == 1 && retention.stdout.contains("The server has no archiver process"),
+        "{retention:?}"
+    );
+    assert!(
+        retention.stdout.contains("repair archiving (archive_library = 'walden_archive')"),
+        "{retention:?}"
+    );
     Ok(())
 }

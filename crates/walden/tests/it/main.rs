@@ -64,6 +64,7 @@ mod restore;
 mod restore_at_once;
 mod restore_formats;
 mod restore_forward;
+mod restore_settings;
 mod retention;
 mod rewrites;
 mod robustness;
@@ -147,6 +148,7 @@ fn main() -> ExitCode {
         restore_at_once::TESTS,
         restore_formats::TESTS,
         restore_forward::TESTS,
+        restore_settings::TESTS,
         retention::TESTS,
         rewrites::TESTS,
         robustness::TESTS,

@@ -24,6 +24,7 @@ walden_testing::tests! {
     changes_of_subtransactions_alone_are_reverted on [15, 19],
     all_tables_come_in_the_order_of_commits,
     sequences_are_not_reverted on [14, 15, 19],
+    a_transaction_from_before_the_backup_is_a_gap on [15, 18],
 }
 
 pub(crate) fn run(client: &mut Client, script: &str) {
@@ -593,5 +594,61 @@ fn sequences_are_not_reverted(version: u32) -> Outcome {
     assert!(one.code == 0 && !one.stdout.contains("sequence"), "{one:?}");
     let all = rows(&cluster, &base, &["--all", "--undo"]);
     assert!(all.code == 1 && all.stdout.contains("values: public.drawn, public.t_id_seq\n"), "{all:?}");
+    Ok(())
+}
+
+/// One was prepared before the backup, and one is in progress at its checkpoint.
+fn a_transaction_from_before_the_backup_is_a_gap(version: u32) -> Outcome {
+    let builder = cluster_that_keeps_wal(postgres(version)?).setting("max_prepared_transactions", "5");
+    let cluster = builder.start().unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    run(&mut client, "CREATE TABLE t (i int)");
+    let begin = |client: &mut Client| -> String {
+        run(client, "BEGIN; INSERT INTO t VALUES (1)");
+        client.query_one("SELECT txid_current()::text", &[]).unwrap().get(0)
+    };
+    let prepared = begin(&mut client);
+    run(&mut client, "PREPARE TRANSACTION 'p'");
+    let (mut client, base) = copy_base(&cluster, client, "backup");
+    let first: String = client.query_one("SELECT pg_walfile_name(pg_current_wal_lsn())", &[]).unwrap().get(0);
+    // Without a transaction from before it, the range is complete.
+    let mut open = cluster.client("postgres").unwrap();
+    let running = begin(&mut open);
+    let undone = rows(&cluster, &base, &["--relation", "t", "--undo"]);
+    assert!(undone.code == 0 && undone.stdout.contains("-- Complete"), "{undone:?}");
+    run(&mut client, "CHECKPOINT");
+    run(&mut client, "COMMIT PREPARED 'p'");
+    run(&mut open, "COMMIT");
+    run(&mut client, "INSERT INTO t VALUES (2)");
+    run(&mut client, "SELECT pg_switch_wal()");
+    let undone = rows(&cluster, &base, &["--relation", "t", "--undo"]);
+    let gap = format!("transaction {prepared} (committed at ");
+    assert!(undone.code == 1 && undone.stdout.contains(&gap), "{undone:?}");
+    assert!(undone.stdout.starts_with("-- NOT COMPLETE") && !undone.stdout.contains(&running), "{undone:?}");
+    let after = position(&mut client);
+    run(&mut client, "INSERT INTO t VALUES (3)");
+    let later = rows(&cluster, &base, &["--relation", "t", "--undo", "--from", &after]);
+    assert!(later.code == 0 && later.stdout.contains("-- Complete"), "{later:?}");
+    // Without a backup, a prepared transaction is known to be earlier by its end.
+    let wal = cluster.dir().join("wal");
+    fs::create_dir(&wal).unwrap();
+    cluster.collect_wal(&first, &wal).unwrap();
+    let dsn = cluster.dsn("postgres");
+    let named =
+        walden(&["rows", wal.to_str().unwrap(), "--names", &dsn, "--relation", "t", "--format", "sql"]);
+    assert!(named.code == 1 && named.stdout.contains(&gap), "{named:?}");
+    let running = begin(&mut open);
+    run(&mut client, "SELECT pg_switch_wal()");
+    let base = cluster.dir().join("running");
+    run(&mut client, "SELECT pg_backup_start('x', true)");
+    copy_running(&cluster.data_dir(), &base);
+    let label = client.query_one("SELECT labelfile FROM pg_backup_stop(false)", &[]).unwrap();
+    fs::write(base.join("backup_label"), label.get::<_, String>(0)).unwrap();
+    run(&mut open, "INSERT INTO t VALUES (4); COMMIT");
+    run(&mut client, "INSERT INTO t VALUES (5)");
+    run(&mut client, "SELECT pg_switch_wal()");
+    let undone = rows(&cluster, &base, &["--relation", "t", "--undo"]);
+    let gap = format!("transaction {running} (committed at ");
+    assert!(undone.code == 1 && undone.stdout.contains(&gap), "{undone:?}");
     Ok(())
 }

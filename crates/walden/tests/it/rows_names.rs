@@ -14,6 +14,7 @@ walden_testing::tests! {
     names_that_are_no_text_are_in_no_script on [15, 18],
     one_database_does_not_keep_the_others_from_being_read,
     a_table_is_named_with_its_database_apart,
+    a_database_that_is_newer_than_the_backup_is_read_by_names,
 }
 
 fn run(client: &mut Client, script: &str) {
@@ -317,5 +318,29 @@ fn a_table_is_named_with_its_database_apart() -> Outcome {
         let other = rows(&["--relation", "first.public.same", "--database", "Second.db"]);
         assert!(other.code == 2 && other.stderr.contains("another database"), "{other:?}");
     }
+    Ok(())
+}
+
+fn a_database_that_is_newer_than_the_backup_is_read_by_names() -> Outcome {
+    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
+    let base = cluster.dir().join("backup");
+    cluster.stop(StopMode::Fast).unwrap();
+    cluster.copy_data(&base).unwrap();
+    cluster.start().unwrap();
+    run(&mut cluster.client("postgres").unwrap(), "CREATE DATABASE later");
+    let mut client = cluster.client("later").unwrap();
+    run(&mut client, "CREATE TABLE t (id int)");
+    run(&mut client, "INSERT INTO t VALUES (7)");
+    run(&mut client, "SELECT pg_switch_wal()");
+    let (wal, dsn) = (cluster.data_dir().join("pg_wal"), cluster.dsn("postgres"));
+    let options = ["--names", &dsn, "--database", "later", "--format", "csv"];
+    let rows = |more: &[&str]| walden(&[&["rows", wal.to_str().unwrap()], &options[..], more].concat());
+    for tables in [&["--relation", "public.t"][..], &[]] {
+        let refused = rows(&[&["--base", base.to_str().unwrap()], tables].concat());
+        let expected = "in the base backup, although the names have it";
+        assert!(refused.code == 3 && refused.stderr.contains(expected), "{refused:?}");
+    }
+    let found = rows(&["--relation", "public.t"]);
+    assert!(found.code == 0 && found.stdout.contains("\"\"id\"\":7"), "{found:?}");
     Ok(())
 }

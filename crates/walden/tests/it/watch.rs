@@ -32,6 +32,7 @@ walden_testing::tests! {
     #[slow] a_lost_connection_is_reported_and_renewed on [15, 19],
     the_view_works_in_a_terminal,
     sources_without_wal_are_refused,
+    settings_and_names_follow_the_server on [15],
     an_interrupt_ends_a_watch_that_still_connects,
 }
 
@@ -1114,4 +1115,41 @@ fn an_interrupt_ends_a_watch_that_still_connects() {
         }
         thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// The server does not run when the watch starts, and reloads its settings later.
+fn settings_and_names_follow_the_server(major: u32) -> Outcome {
+    let cluster = small_segments(major)?;
+    cluster.stop(StopMode::Fast).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let dsn = cluster.dsn("postgres");
+    let options = ["--interval", "1s", "--format", "json", "--names", &dsn];
+    let watching = Watching::start(text(&cluster.data_dir()), folder.path(), &options);
+    let wait_for = |what: &str, is: &dyn Fn(&Value) -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(90);
+        while !watching.lines().last().is_some_and(is) {
+            assert!(Instant::now() < deadline, "{what}: {:?}, {}", watching.lines().last(), watching.log());
+            thread::sleep(Duration::from_millis(100));
+        }
+    };
+    wait_for("start", &|_| true);
+    assert!(watching.log().contains("warning: no names: "), "{}", watching.log());
+    cluster.start().unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    let timeout =
+        |seconds: u64| move |line: &Value| line["checkpoint"]["checkpoint_timeout_seconds"] == seconds;
+    wait_for("the server's settings", &timeout(30));
+    // Only the server has this setting.
+    execute(&mut client, "ALTER SYSTEM SET checkpoint_timeout = '1h'; SELECT pg_reload_conf()");
+    wait_for("a reload", &timeout(3600));
+    wait_for("names", &|line| {
+        client_insert(&cluster);
+        line["relations"].as_array().unwrap().iter().any(|group| group["label"]["text"] == "small")
+    });
+    Ok(())
+}
+
+fn client_insert(cluster: &Cluster) {
+    let mut client = cluster.client("postgres").unwrap();
+    client.batch_execute("INSERT INTO small SELECT n, 'y' FROM generate_series(1, 1000) n").unwrap();
 }
