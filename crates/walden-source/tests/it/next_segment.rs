@@ -173,10 +173,10 @@ struct Pairs {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Whether a thread decodes and no other one has come since.
-    is_alone: bool,
-    /// How often no other one came.
-    count: usize,
+    is_waiting: bool,
+    pairs: usize,
+    /// How often no other thread came.
+    alone: usize,
 }
 
 impl SegmentStore for Pairs {
@@ -189,15 +189,18 @@ impl SegmentContents for Pairs {
     fn read(&mut self, number: u64) -> io::Result<Arc<Vec<u8>>> {
         let (state, changed) = &*self.state;
         let mut waiting = state.lock().unwrap();
-        waiting.is_alone = !waiting.is_alone;
-        changed.notify_all();
-        if waiting.is_alone {
-            let wait = changed.wait_timeout_while(waiting, Duration::from_secs(2), |it| it.is_alone);
+        waiting.is_waiting = !waiting.is_waiting;
+        if waiting.is_waiting {
+            let pairs = waiting.pairs;
+            let wait = changed.wait_timeout_while(waiting, Duration::from_secs(2), |it| it.pairs == pairs);
             let (mut waiting, outcome) = wait.unwrap();
             if outcome.timed_out() {
-                waiting.is_alone = false;
-                waiting.count += 1;
+                waiting.is_waiting = false;
+                waiting.alone += 1;
             }
+        } else {
+            waiting.pairs += 1;
+            changed.notify_all();
         }
         Ok(Arc::new(self.segments[number as usize].clone()))
     }
@@ -234,6 +237,6 @@ fn a_thread_does_not_wait_for_the_next_segment_while_it_could_decode_another_one
         },
     );
     assert_eq!(found, expected);
-    let alone = pairs.state.0.lock().unwrap().count;
+    let alone = pairs.state.0.lock().unwrap().alone;
     assert!(alone <= 3, "{alone} of {COUNT} segments");
 }
