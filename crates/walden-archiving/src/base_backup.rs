@@ -30,7 +30,7 @@ pub enum BackupError {
         /// The warnings.
         warnings: Vec<String>,
         /// The error.
-        source: ReplicationError,
+        source: Box<ReplicationError>,
     },
     /// The backup cannot be stored.
     #[error(transparent)]
@@ -179,7 +179,7 @@ pub fn create(
                 warnings.extend(stream.take_notices());
                 return Err(match warnings.is_empty() {
                     true => source.into(),
-                    false => BackupError::Warned { warnings, source },
+                    false => BackupError::Warned { warnings, source: Box::new(source) },
                 });
             }
         }
