@@ -39,15 +39,12 @@ impl Folders {
         Folders { data, wal: path.to_owned() }
     }
 
-    /// Returns a note if the settings of the server cannot be read from its files.
+    /// Returns a note if the settings of the server cannot be read from the files of its data directory.
     pub(crate) fn settings_note(&self) -> Option<String> {
-        const ASSUMED: &str = "PostgreSQL's defaults are assumed for its settings";
-        let Some(data) = &self.data else {
-            return Some(format!("{} is not in a data directory: {ASSUMED}", self.wal.display()));
-        };
-        let configuration = Configuration::read(data);
-        let main = configuration.main_file();
-        (!configuration.has_main_file()).then(|| format!("cannot read {}: {ASSUMED}", main.display()))
+        let configuration = Configuration::read(self.data.as_ref()?);
+        let main = configuration.main_file().display();
+        (!configuration.has_main_file())
+            .then(|| format!("cannot read {main}: PostgreSQL's defaults are assumed for its settings"))
     }
 }
 
