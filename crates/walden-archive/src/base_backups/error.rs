@@ -23,13 +23,13 @@ pub enum BaseBackupError {
         problem: String,
     },
     /// The archive has no such backup.
-    #[error("cannot find the base backup {wanted} in {location}: expected one of {found}")]
+    #[error("cannot find the base backup {wanted} in {location}: {found}")]
     NotFound {
         /// The wanted name.
         wanted: String,
         /// Location of the archive.
         location: String,
-        /// The names of the backups, or "none".
+        /// The backups that the archive has, as text.
         found: String,
     },
     /// The server sends something other than a base backup.

@@ -197,7 +197,10 @@ pub fn find(archive: &Archive, wanted: &str) -> Result<StoredBackup, BaseBackupE
         BaseBackupError::NotFound {
             wanted: wanted.to_owned(),
             location: archive.store().location().to_owned(),
-            found: if names.is_empty() { "any, found none".to_owned() } else { names.join(", ") },
+            found: match names.is_empty() {
+                true => "the archive has no base backup".to_owned(),
+                false => format!("expected one of {}", names.join(", ")),
+            },
         }
     })
 }

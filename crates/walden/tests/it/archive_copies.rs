@@ -411,18 +411,18 @@ fn repositories_of_two_clusters_are_not_compared() {
     for repos in [[&own, &foreign], [&foreign, &own]] {
         configure(repos.map(PathBuf::as_path));
         let run = walden(&["archive", "check", "--config", text(&config)]);
-        assert!(run.code == 1 && run.stdout.contains("another cluster's archive is in"), "{run:?}");
+        assert!(run.code == 1 && run.stdout.contains("belongs to another cluster"), "{run:?}");
         assert!(
             !["lacks", "damaged", "archive copy", "archive repair"].iter().any(|it| run.stdout.contains(it)),
             "{run:?}"
         );
         let run = walden(&["archive", "status", "--config", text(&config)]);
-        assert!(run.code == 1 && run.stdout.contains("another cluster's archive is in"), "{run:?}");
+        assert!(run.code == 1 && run.stdout.contains("belongs to another cluster"), "{run:?}");
         // No server's data directory shows which cluster is meant.
         let target = folder.path().join("got");
         let name = segment.file_name().unwrap().to_str().unwrap();
         let run = walden(&["archive", "get", "--config", text(&config), name, text(&target)]);
-        assert!(run.code == 200 && run.stderr.contains("another cluster's archive"), "{run:?}");
+        assert!(run.code == 200 && run.stderr.contains("belongs to another cluster"), "{run:?}");
         assert!(!target.exists());
         // The file is of the cluster 78, and its own repository has it.
         let run = walden(&["archive", "push", "--config", text(&config), text(&segment)]);

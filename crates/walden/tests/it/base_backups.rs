@@ -450,7 +450,7 @@ fn what_cannot_be_stored_leaves_no_backup() -> Outcome {
     assert_eq!(foreign.code, 3, "{foreign:?}");
     let other = Site { repo: site.repo.clone(), ..other };
     let foreign = other.create(&[]);
-    assert!(foreign.code == 3 && foreign.stderr.contains("another cluster's archive"), "{foreign:?}");
+    assert!(foreign.code == 3 && foreign.stderr.contains("belongs to another cluster"), "{foreign:?}");
     assert!(!site.repo.join("base").exists());
     drop(other);
 
