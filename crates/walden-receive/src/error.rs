@@ -234,7 +234,7 @@ mod tests {
             let error = ServerError::with_code(code);
             ReceiveError::from(ReplicationError::Server(error)).in_context(has_slot, has_streamed)
         };
-        let hint = |error: ReceiveError| error.hint().unwrap().to_owned();
+        let hint = |error: ReceiveError| error.hint().unwrap().into_owned();
         assert!(hint(of("55006", true, false)).contains("another program"));
         assert!(hint(of("55006", true, true)).contains("wal_sender_timeout"));
         assert!(hint(of("58P01", false, true)).contains("--slot"));

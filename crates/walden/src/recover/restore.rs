@@ -87,13 +87,13 @@ impl TargetAction {
 pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let format = args.recover.format;
     walden_recover::expect_free_target(&args.output)?;
-    expect_unprotected(&args.output)?;
+    match &args.base {
+        None => expect_unprotected(&args.output)?,
+        Some(base) => expect_separate_target(base, &args.output)?,
+    }
     let prepared = match &args.base {
         None => args.recover.prepare_newest()?,
-        Some(base) => {
-            expect_separate_target(base, &args.output)?;
-            args.recover.prepare(args.recover.open_base(base)?)?
-        }
+        Some(base) => args.recover.prepare(args.recover.open_base(base)?)?,
     };
     let base = prepared.base.path().to_owned();
     let plan = &prepared.plan;
