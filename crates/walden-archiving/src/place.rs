@@ -323,17 +323,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join(FILE);
         let recipient = |repos: &str, given: &str| {
-            std::fs::write(&config, format!("[archive]\n{repos}\nrecipient = \"age1all\"\n")).unwrap();
+            std::fs::write(&config, format!("[archive]\n{repos}\nrecipient = \"command:all\"\n")).unwrap();
             let place = Place::new(Some(given.to_owned()), Some(config.clone()), None);
             place.configuration().unwrap().0.recipient
         };
         let one = "repo = \"/backup/main\"";
-        assert_eq!(recipient(one, "/backup/main").as_deref(), Some("age1all"));
-        assert_eq!(recipient(one, "file:///backup//main/").as_deref(), Some("age1all"));
+        assert_eq!(recipient(one, "/backup/main").as_deref(), Some("command:all"));
+        assert_eq!(recipient(one, "file:///backup//main/").as_deref(), Some("command:all"));
         assert_eq!(recipient(one, "/backup/other"), None);
-        assert_eq!(recipient("", "/backup/other").as_deref(), Some("age1all"));
-        let two = "repo = [\"/backup/main\", { url = \"s3://a/b\", recipient = \"age1own\" }]";
-        assert_eq!(recipient(two, "s3://a/b/").as_deref(), Some("age1own"));
+        assert_eq!(recipient("", "/backup/other").as_deref(), Some("command:all"));
+        let two = "repo = [\"/backup/main\", { url = \"s3://a/b\", recipient = \"command:own\" }]";
+        assert_eq!(recipient(two, "s3://a/b/").as_deref(), Some("command:own"));
         assert_eq!(recipient(two, "s3://a/c"), None);
     }
 

@@ -35,7 +35,7 @@ pub struct BackupFolder {
 pub struct ListedBackup {
     /// The name of its folder.
     pub name: String,
-    /// Its folder.
+    /// Path of the backup.
     pub path: PathBuf,
     /// The position from which WAL is replayed.
     pub start: Lsn,

@@ -52,7 +52,7 @@ pub struct BaseBackup {
 /// it was made.
 #[derive(Clone, Debug)]
 pub struct StreamedBackup {
-    /// Its name for messages.
+    /// Name of the backup in messages.
     pub name: PathBuf,
     /// The content of `PG_VERSION`.
     pub version: String,
@@ -68,7 +68,7 @@ pub struct StreamedBackup {
     pub manifest: Vec<u8>,
     /// Bytes of its files.
     pub bytes: u64,
-    /// Its tar archives.
+    /// Tar archives of the backup.
     pub streams: Arc<dyn TarStreams>,
 }
 
@@ -94,7 +94,7 @@ pub(crate) struct Label {
     pub is_from_standby: bool,
     /// `LABEL`
     pub name: String,
-    /// The backup has only the changes since another one.
+    /// The backup has only the changes since another backup.
     pub is_incremental: bool,
     /// `START TIME`, unless its time zone is ambiguous.
     pub time: Option<Timestamp>,
@@ -470,7 +470,7 @@ impl Label {
     }
 }
 
-/// What a base backup has, whatever its format.
+/// Content of a base backup of either format.
 struct Found {
     version: String,
     control: ControlFile,

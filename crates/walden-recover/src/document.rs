@@ -51,9 +51,9 @@ pub struct PlanDocument {
 /// A checkpoint in a [`PlanDocument`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct CheckpointDocument {
-    /// Its record.
+    /// Start of the checkpoint record.
     pub lsn: String,
-    /// Its redo pointer.
+    /// Redo pointer of the checkpoint.
     pub redo_lsn: String,
     /// Its time in seconds since 1970-01-01 00:00:00 UTC.
     pub time: i64,
@@ -62,7 +62,7 @@ pub struct CheckpointDocument {
 /// An incomplete segment in a [`PlanDocument`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct PartialDocument {
-    /// Its name.
+    /// Name of the file.
     pub file: String,
     /// The end of its WAL.
     pub end_lsn: String,

@@ -362,7 +362,7 @@ mod tests {
         assert_eq!(first(1, &[5, 5]), [0]);
         assert_eq!(first(2, &[5, 5]), [0, 1]);
         assert_eq!(first(3, &[2, 2, 2, 2, 2, 2]), [0, 2, 4]);
-        // The first engine is at a small file while the other one is at the large one.
+        // The first engine is at a small file while the second engine is at the large file.
         assert_eq!((first(2, &[8, 1, 1]), first(2, &[1, 1, 8])), (vec![0, 1], vec![0, 2]));
         assert_eq!((first(2, &[]), first(2, &[7])), (vec![0, 0], vec![0, 0]));
     }

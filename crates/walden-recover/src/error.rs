@@ -45,7 +45,7 @@ pub enum RecoverError {
     Target {
         /// The directory.
         path: PathBuf,
-        /// Its content.
+        /// Content of the file.
         found: String,
         /// The remedy.
         hint: &'static str,
@@ -69,7 +69,7 @@ pub enum RecoverError {
     Unmapped {
         /// The tablespace.
         oid: u32,
-        /// Its folder.
+        /// Folder of the tablespace.
         folder: PathBuf,
     },
     /// A folder has a new one, but is not that of a tablespace.
@@ -225,7 +225,7 @@ pub enum RecoverError {
         page: BlockKey,
         /// The redo pointer.
         redo: Lsn,
-        /// Its state.
+        /// State of the page.
         state: State,
     },
     /// Pages could not be kept.

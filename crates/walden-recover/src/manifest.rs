@@ -336,7 +336,7 @@ impl Manifest {
     }
 
     /// Sets the modification times of a backup's copy to those of the manifest. A file that is changed later
-    /// then has another one.
+    /// then has another modification time.
     pub(crate) fn set_times(&self, copy: &Path) -> Result<(), RecoverError> {
         self.files.0.keys().try_for_each(|name| self.set_time(copy, name))
     }

@@ -31,9 +31,9 @@ use crate::target::{Target, end_of_transaction};
 pub struct CheckpointRecord {
     /// LSN of the record.
     pub lsn: Lsn,
-    /// Its end.
+    /// End of the checkpoint record.
     pub end: Lsn,
-    /// Its fields.
+    /// Fields of the checkpoint record.
     pub fields: Checkpoint,
     /// Its main data, which `pg_control` has a copy of.
     pub(crate) data: Vec<u8>,
@@ -85,8 +85,8 @@ impl Plan {
         self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.fields.redo.bytes_since(self.start))
     }
 
-    /// The settings of a server restored from a backup in plain format. Those of others are known only after
-    /// the restore.
+    /// The settings of a server restored from a backup in plain format. For other formats, the settings are
+    /// known only after the restore.
     pub fn new_settings(&self, base: &BaseBackup) -> Option<NewSettings> {
         NewSettings::of_backup(base, self.required)
     }
@@ -484,7 +484,7 @@ impl ChosenRun {
 /// An incomplete segment after the WAL, which recovery does not read under its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnreadPartial {
-    /// Its name.
+    /// Name of the file.
     pub file: String,
     /// The end of its WAL.
     pub end: Lsn,
@@ -534,11 +534,11 @@ impl Found {
 /// last checkpoint.
 #[derive(Default)]
 struct OverwritesBefore {
-    /// Those in segments before the last known redo pointer.
+    /// Overwrites in segments before the last known redo pointer.
     all: Overwrites,
     /// The end of these segments.
     end: Lsn,
-    /// Those in later segments, with the end of each.
+    /// Overwrites in later segments, with the end of each segment.
     later: VecDeque<(Lsn, Overwrites)>,
     /// Number of pages in `later`.
     count: usize,

@@ -46,7 +46,7 @@ pub struct RestoreOptions {
     pub tablespaces: Vec<MappedTablespace>,
     /// Memory for pages; more go to a temporary file.
     pub memory_bytes: usize,
-    /// Threads that replay; another one reads and decompresses ahead of them.
+    /// Number of threads that replay; a further thread reads and decompresses ahead of them.
     pub threads: usize,
 }
 
@@ -76,9 +76,9 @@ pub enum Purpose {
 /// A step of a restore, for progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// So many bytes of the backup were copied since the last step.
+    /// Number of bytes of the backup that were copied since the last step.
     Copied(u64),
-    /// So many bytes of WAL were replayed since the last step.
+    /// Number of bytes of WAL that were replayed since the last step.
     Replayed(u64),
     /// Pages are written and files are synchronized.
     Writing,
@@ -158,7 +158,7 @@ impl Recovery<'_> {
     /// valid until the new one is complete.
     ///
     /// # Errors
-    /// Those of [`Recovery::restore`], and those of a file system that cannot exchange two folders.
+    /// The errors of [`Recovery::restore`], and of a file system that cannot exchange two folders.
     pub fn advance_in_place(&self, progress: &mut dyn FnMut(Step)) -> Result<Restored, RecoverError> {
         let base = self.base;
         base.expect_replaceable()?;
@@ -295,7 +295,7 @@ impl Recovery<'_> {
     /// unusable after a failure. Settings are not written.
     ///
     /// # Errors
-    /// Those of [`Recovery::restore`].
+    /// The errors of [`Recovery::restore`].
     pub fn restore_in_place(&self, progress: &mut dyn FnMut(Step)) -> Result<Restored, RecoverError> {
         let (data, mut restored) = (&self.base.path, Restored::default());
         if let Some(checkpoint) = &self.plan.checkpoint {

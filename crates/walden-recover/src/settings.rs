@@ -44,7 +44,7 @@ pub struct NewSettings {
 /// A setting with the value that recovery requires (`CheckRequiredParameterValues` in `xlogrecovery.c`).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct RaisedSetting {
-    /// Its name.
+    /// Name of the setting.
     pub name: &'static str,
     /// The required value.
     pub value: u32,

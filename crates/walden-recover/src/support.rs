@@ -12,9 +12,9 @@ use walden_format::version::Major;
 /// A record that is left to PostgreSQL.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unsupported {
-    /// The record.
+    /// Start of the record.
     pub lsn: Lsn,
-    /// Its kind.
+    /// Kind of the record.
     pub kind: Kind,
     version: Major,
     /// Why it is not replayed.

@@ -17,7 +17,7 @@ use crate::work_folder::{MARK, expect_free_folder, remove_partial};
 /// A folder of tablespaces and its new folder.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MappedTablespace {
-    /// That of the base backup; `None` for tablespaces that WAL creates in the old folder.
+    /// Tablespace of the base backup; `None` for tablespaces that WAL creates in the old folder.
     tablespace: Option<Tablespace>,
     old: PathBuf,
     new: PathBuf,

@@ -69,7 +69,7 @@ pub(crate) struct TarBackup {
     tablespaces: BTreeMap<u32, TarFile>,
 }
 
-/// What a backup in tar format has, besides its relation files.
+/// Content of a backup in tar format, besides relation files.
 #[derive(Default)]
 pub(crate) struct Contents {
     pub version: Option<Vec<u8>>,

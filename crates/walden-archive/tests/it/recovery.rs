@@ -117,7 +117,11 @@ fn a_drill_refuses_to_follow_a_timeline_whose_history_is_missing() {
     for timeline in [None, Some(2)] {
         let error = drill(&archive, &options(timeline), &mut |_| {}).expect_err("it is refused");
         assert!(error.is_recovery_failure(), "{error}");
-        assert!(error.to_string().contains("expected 00000002.history in the archive"), "{error}");
+        assert!(
+            error.to_string().contains("the history 00000002.history is missing in the archive"),
+            "{error}"
+        );
+        assert!(error.hint().is_some(), "{error}");
     }
 }
 

@@ -627,7 +627,7 @@ Restore points are those in segments at the ends of timelines and gaps; --all re
 MISSING: 00000003.history, the history of an archived timeline
   HINT: walden archive check --against DSN --repair fetches it from a server of the cluster, and walden archive push archives a copy; without it, recovery from an earlier timeline assumes that the timeline does not exist
 NOTE: timeline 1 continues after 0/7000000, where timeline 2 left it, with commits later than the first one of timeline 2: two servers have written at the same time
-Base backups:
+Backup history files:
   000000010000000000000001.00000028.backup
   000000010000000000000006.00000028.backup: \"monday\", started 2026-11-20 11:20:00 CET, stopped 2026-11-20 11:25:00 CET, streamed (its first segment is MISSING)
 MISSING: 000000010000000000000006, in which the base backup of 000000010000000000000006.00000028.backup starts
