@@ -320,21 +320,23 @@ mod tests {
 
     #[test]
     fn the_keys_of_configured_archives_are_not_expected_of_others() {
+        const ALL: &str = "age10ull0uhx9wum6yqzyl4gskjw4spzxhfwpk7slq92vzm5etwewaqscx8rkk";
+        const OWN: &str = "age16gtes24u0km8cch7xx7tjkuv9llecf5ddlwqurcjsnv3dtcv65tszmtwrw";
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join(FILE);
         let recipient = |repos: &str, given: &str| {
-            std::fs::write(&config, format!("[archive]\n{repos}\nrecipient = \"command:all\"\n")).unwrap();
+            std::fs::write(&config, format!("[archive]\n{repos}\nrecipient = \"{ALL}\"\n")).unwrap();
             let place = Place::new(Some(given.to_owned()), Some(config.clone()), None);
             place.configuration().unwrap().0.recipient
         };
         let one = "repo = \"/backup/main\"";
-        assert_eq!(recipient(one, "/backup/main").as_deref(), Some("command:all"));
-        assert_eq!(recipient(one, "file:///backup//main/").as_deref(), Some("command:all"));
+        assert_eq!(recipient(one, "/backup/main").as_deref(), Some(ALL));
+        assert_eq!(recipient(one, "file:///backup//main/").as_deref(), Some(ALL));
         assert_eq!(recipient(one, "/backup/other"), None);
-        assert_eq!(recipient("", "/backup/other").as_deref(), Some("command:all"));
-        let two = "repo = [\"/backup/main\", { url = \"s3://a/b\", recipient = \"command:own\" }]";
-        assert_eq!(recipient(two, "s3://a/b/").as_deref(), Some("command:own"));
-        assert_eq!(recipient(two, "s3://a/c"), None);
+        assert_eq!(recipient("", "/backup/other").as_deref(), Some(ALL));
+        let two = format!("repo = [\"/backup/main\", {{ url = \"s3://a/b\", recipient = \"{OWN}\" }}]");
+        assert_eq!(recipient(&two, "s3://a/b/").as_deref(), Some(OWN));
+        assert_eq!(recipient(&two, "s3://a/c"), None);
     }
 
     #[test]
