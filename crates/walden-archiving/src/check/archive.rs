@@ -6,8 +6,9 @@ use std::path::Path;
 use jiff::Timestamp;
 use walden_archive::Archive;
 use walden_archive::archive::{ArchiveError, Identity};
+use walden_archive::encryption::is_key_service;
 #[cfg(feature = "encryption")]
-use walden_archive::encryption::{is_key_service, keys};
+use walden_archive::encryption::keys;
 use walden_archive::gaps::{self, HISTORY_HINT};
 use walden_archive::list;
 use walden_archive::lock::{self, Inspected, Weakness};
