@@ -139,7 +139,7 @@ pub(super) fn pattern() -> String {
 #[rustfmt::skip]
 static LOGGED: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(concat!(
-        r"^(?P<duration>(?:Dauer:|duración:|durée :|durata:|期間:|ხანგრძლივობა:|실행시간:|수행시간:|duração:|продолжительность:|varaktighet:?|тривалість:|耗时:|持續時間:) ",
+        r"^(?:(?:Dauer:|duración:|durée :|durata:|期間:|ხანგრძლივობა:|실행시간:|수행시간:|duração:|продолжительность:|varaktighet:?|тривалість:|耗时:|持續時間:) ",
         r"(?P<milliseconds>[0-9.]+) (?:ms|ミリ秒|მწმs?|мс|毫秒)(?:,? *))?",
         r"(?:(?P<statement>Anweisung: |sentencia: |instruction : |istruzione: |文: |ოპერატორი: |გამოსახულება: |명령 구문: |comando: |оператор: |sats: |语句: |陳述式: )",
         r"|(?P<execute>(?:Ausführen Fetch von|Ausführen|ejecutar fetch desde|ejecutar|exécute fetch à partir de|exécute|esecuzione di fetch da|esecuzione di",
