@@ -163,27 +163,25 @@ fn google_conforms() -> Outcome {
 }
 
 fn oss_conforms() -> Outcome {
-    let cloud = Cloud::oss()?;
-    conforms(&Site {
-        url: "s3://backups/main".to_owned(),
-        settings: Box::new(|port| pairs(Cloud::oss_settings(port))),
-        port: Some(cloud.port),
-        folder: None,
-        objects: 100,
-        is_http: true,
-        _server: Box::new(cloud),
-    });
-    Ok(())
+    cloud_conforms(Cloud::oss()?, "s3://backups/main", |port| pairs(Cloud::oss_settings(port)), 100)
 }
 
 fn swift_conforms() -> Outcome {
-    let cloud = Cloud::swift()?;
+    cloud_conforms(Cloud::swift()?, "swift://backups/main", |port| pairs(Cloud::swift_settings(port)), 300)
+}
+
+fn cloud_conforms(
+    cloud: Cloud,
+    url: &str,
+    settings: fn(u16) -> Vec<(String, String)>,
+    objects: usize,
+) -> Outcome {
     conforms(&Site {
-        url: "swift://backups/main".to_owned(),
-        settings: Box::new(|port| pairs(Cloud::swift_settings(port))),
+        url: url.to_owned(),
+        settings: Box::new(settings),
         port: Some(cloud.port),
         folder: None,
-        objects: 300,
+        objects,
         is_http: true,
         _server: Box::new(cloud),
     });
