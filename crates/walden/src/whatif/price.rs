@@ -54,7 +54,7 @@ pub fn add_months(document: &mut Document, priced: &Priced, segment_bytes: u64) 
 
 #[cfg(test)]
 mod tests {
-    use walden_archive::cost::class_of;
+    use walden_archive::cost::{GB, class_of};
 
     use super::*;
 
@@ -69,7 +69,7 @@ mod tests {
         let standard = month(Some("STANDARD"), 30);
         assert_eq!((standard.stored_bytes.round(), standard.billed_bytes.round()), (3e8, 3e8));
         assert_eq!((standard.put_requests.round(), standard.get_requests.round()), (600.0, 300.0));
-        let price = 0.3 * 0.023 + 0.6 * 0.005 + 0.3 * 0.0004;
+        let price = 3e8 / GB * 0.023 + 0.6 * 0.005 + 0.3 * 0.0004;
         assert!((standard.price.unwrap() - price).abs() < 1e-9, "{standard:?}");
         // The minimum storage duration counts if fewer days are kept.
         assert_eq!(month(Some("GLACIER_IR"), 10).billed_bytes.round(), 9e8);
