@@ -22,19 +22,19 @@ create_exception!(
     walden,
     WaldenError,
     PyException,
-    "What Walden cannot do, and why. `code` identifies the kind of error, and `hint` is the remedy; None if there is none."
+    "Walden cannot do what was asked; the message states the reason. `code` identifies the kind of error. `hint` is the remedy or None."
 );
 create_exception!(
     walden,
     DamagedError,
     WaldenError,
-    "The log is damaged. `lsn` (int), `segment`, `offset` and `path` say where; what comes before was delivered."
+    "The WAL is damaged. `lsn` (int), `segment`, `offset` and `path` locate the damage. All records before it were returned."
 );
 create_exception!(
     walden,
     WaldenWarning,
     PyUserWarning,
-    "What was read is not all that the source seems to have: missing segments, unreadable files, names not read."
+    "The source seems to have more than Walden read: missing segments, unreadable files, or names that were not read."
 );
 
 /// Formats an error with its causes as one line, without causes whose text is repeated.

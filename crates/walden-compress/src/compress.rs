@@ -128,7 +128,7 @@ pub struct Compressor<'a> {
     /// Receives the bytes of originals that were read.
     pub advance: &'a (dyn Fn(u64) + Sync),
     /// Receives warnings and notes, a line each.
-    pub tell: &'a (dyn Fn(&str) + Sync),
+    pub report: &'a (dyn Fn(&str) + Sync),
 }
 
 impl Compressor<'_> {
@@ -208,7 +208,7 @@ impl Compressor<'_> {
 
     pub(crate) fn warn_of_failure(&self, path: &Path, added: &Added) {
         if let Some(failure) = &added.failure {
-            (self.tell)(&format!(
+            (self.report)(&format!(
                 "warning: {}: {failure}; it is compressed as bytes instead, and nothing is lost, but it is larger. Free some space \
              for temporary files, or name another folder for them (TMPDIR)",
                 path.display()
@@ -229,12 +229,12 @@ impl Compressor<'_> {
         {
             let (text, file) = (unreadable.to_string(), format!("{}: ", path.display()));
             let reason = text.strip_prefix(&file).unwrap_or(&text);
-            (self.tell)(&format!("note: {file}stored as bytes: {reason}"));
+            (self.report)(&format!("note: {file}stored as bytes: {reason}"));
         }
     }
 
     pub(crate) fn warn_of(&self, path: &Path, error: &VerifyError) {
-        (self.tell)(&format!(
+        (self.report)(&format!(
             "warning: {}: its records do not come back as they were ({}); it is compressed as bytes instead, and \
          nothing is lost, but please report this",
             path.display(),
@@ -376,8 +376,8 @@ mod tests {
     use super::*;
 
     fn stream_as_bytes(options: &CompressOptions, original: &[u8], output: impl Write) -> Result<()> {
-        let (read, tell) = (Inputs::default(), |_: &str| ());
-        let compressor = Compressor { options, read: &read, advance: &|_| (), tell: &tell };
+        let (read, report) = (Inputs::default(), |_: &str| ());
+        let compressor = Compressor { options, read: &read, advance: &|_| (), report: &report };
         compressor.stream_as_bytes(Meta::default(), &mut &original[..], output)
     }
 

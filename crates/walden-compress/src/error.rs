@@ -184,7 +184,7 @@ pub enum VerifyError {
 }
 
 walden_format::diagnostics! { VerifyError {
-    // Damage of the compressed form is none of a file that the user has.
+    // The damage concerns the new compressed form, not a file of the user.
     _ => "compress-not-verified",
 } }
 

@@ -31,22 +31,22 @@ pub struct Input {
 }
 
 /// Finds all files to compress, without duplicates, and returns an error for each argument that cannot be
-/// compressed. `tell` receives warnings, a line each.
-pub fn gather(files: &[PathBuf], tell: &dyn Fn(&str)) -> (Vec<Input>, Vec<FileError>) {
+/// compressed. `report` receives each warning as a line.
+pub fn gather(files: &[PathBuf], report: &dyn Fn(&str)) -> (Vec<Input>, Vec<FileError>) {
     let (mut inputs, mut errors) = (Vec::new(), Vec::new());
     for path in files {
         let gathered = match fs::metadata(path) {
             Ok(found) if found.is_dir() => {
                 let (before, compressed) = (inputs.len(), Cell::new(0_u64));
                 let is_original = |path: &Path| {
-                    // Next to its original, it is what an earlier run made.
+                    // An earlier run made a compressed file that is next to its original.
                     let is_alone = is_compressed(path) && !path.with_extension("").exists();
                     compressed.set(compressed.get() + u64::from(is_alone));
                     is_original(path)
                 };
-                let searched = search(path, Path::new(""), &is_original, &mut inputs, tell);
+                let searched = search(path, Path::new(""), &is_original, &mut inputs, report);
                 if compressed.get() > 0 && searched.is_ok() {
-                    tell(&format!(
+                    report(&format!(
                         "warning: left out {} of {}: walden archive pack packs the segments of an archive, and walden decompress restores the \
                          originals of others",
                         counted(compressed.get(), "compressed file"),
@@ -81,8 +81,8 @@ pub fn gather(files: &[PathBuf], tell: &dyn Fn(&str)) -> (Vec<Input>, Vec<FileEr
 }
 
 /// Finds the compressed files: all compressed files in folders, and every file named as an argument. Returns
-/// an error for each folder without any. `tell` receives warnings, a line each.
-pub fn gather_compressed(files: &[PathBuf], tell: &dyn Fn(&str)) -> (Vec<Input>, Vec<FileError>) {
+/// an error for each folder without any. `report` receives each warning as a line.
+pub fn gather_compressed(files: &[PathBuf], report: &dyn Fn(&str)) -> (Vec<Input>, Vec<FileError>) {
     let (mut inputs, mut errors) = (Vec::new(), Vec::new());
     for path in files {
         if is_stream(path) || !path.is_dir() {
@@ -91,7 +91,7 @@ pub fn gather_compressed(files: &[PathBuf], tell: &dyn Fn(&str)) -> (Vec<Input>,
             continue;
         }
         let before = inputs.len();
-        let searched = search(path, Path::new(""), &is_compressed, &mut inputs, tell);
+        let searched = search(path, Path::new(""), &is_compressed, &mut inputs, report);
         if let Err(error) = searched {
             errors.push(error);
         } else if inputs.len() == before {
@@ -112,7 +112,7 @@ fn search(
     relative: &Path,
     is_wanted: &dyn Fn(&Path) -> bool,
     inputs: &mut Vec<Input>,
-    tell: &dyn Fn(&str),
+    report: &dyn Fn(&str),
 ) -> Result<()> {
     let failed = at("cannot search", folder);
     let entries = fs::read_dir(folder).map_err(&failed)?;
@@ -123,7 +123,7 @@ fn search(
         let kind = entry.file_type().map_err(&failed)?;
         if kind.is_dir() {
             if name != NOT_LOG {
-                search(&path, &relative.join(&name), is_wanted, inputs, tell)?;
+                search(&path, &relative.join(&name), is_wanted, inputs, report)?;
             }
             continue;
         }
@@ -136,7 +136,7 @@ fn search(
             entry.metadata().map_err(&failed)?
         };
         if found.is_dir() {
-            tell(&format!(
+            report(&format!(
                 "warning: {} is a link to a folder and is skipped; give the folder itself as a further input",
                 path.display()
             ));

@@ -171,7 +171,7 @@ fn first_wrong_member(pack: &Path, members: Receiver<Added>) -> Option<(u64, Ver
 }
 
 /// Compresses the files of a folder to one pack, and verifies it: decompresses each file from the pack and
-/// compares it. Returns the pack's size in bytes. `tell` receives warnings, a line each.
+/// compares it. Returns the pack's size in bytes. `report` receives each warning as a line.
 ///
 /// # Errors
 /// A file cannot be read, or the pack cannot be written or does not decode to the files.
@@ -179,14 +179,14 @@ pub fn pack_folder(
     folder: &Path,
     target: &Path,
     options: &CompressOptions,
-    tell: &(dyn Fn(&str) + Sync),
+    report: &(dyn Fn(&str) + Sync),
 ) -> Result<u64> {
-    let (inputs, errors) = gather(&[folder.to_owned()], tell);
+    let (inputs, errors) = gather(&[folder.to_owned()], report);
     if let Some(error) = errors.into_iter().next() {
         return Err(error);
     }
     let read = Inputs::default();
-    let compressor = Compressor { options, read: &read, advance: &|_| (), tell };
+    let compressor = Compressor { options, read: &read, advance: &|_| (), report };
     Ok(compressor.pack(Some(target), inputs)?.output_bytes)
 }
 
@@ -265,10 +265,10 @@ impl Compressor<'_> {
     fn warn_of_gaps(&self, places: &Places) {
         let gaps = gaps(places);
         for gap in gaps.iter().take(MAX_GAPS) {
-            (self.tell)(&format!("warning: {gap}"));
+            (self.report)(&format!("warning: {gap}"));
         }
         if gaps.len() > MAX_GAPS {
-            (self.tell)(&format!("warning: there are {} more such gaps", gaps.len() - MAX_GAPS));
+            (self.report)(&format!("warning: there are {} more such gaps", gaps.len() - MAX_GAPS));
         }
     }
 }

@@ -158,7 +158,7 @@ pub fn run(args: &CompressArgs) -> Result<ExitCode> {
         }
     };
     let compressor =
-        Compressor { options: &options, read: &read, advance: &advance, tell: &|line| output::tell(line) };
+        Compressor { options: &options, read: &read, advance: &advance, report: &|line| output::tell(line) };
     let results: Vec<Done> = if let Some(name) = &args.pack {
         if !errors.is_empty() {
             return Err(anyhow::Error::from(errors.remove(0)).context(no_pack(args)));
@@ -250,7 +250,7 @@ fn stream(args: &CompressArgs, options: &CompressOptions) -> Result<ExitCode> {
         "compressed data is not written to a terminal; redirect standard output"
     );
     let (read, tell) = (Inputs::default(), |line: &str| output::tell(line));
-    let compressor = Compressor { options, read: &read, advance: &|_| (), tell: &tell };
+    let compressor = Compressor { options, read: &read, advance: &|_| (), report: &tell };
     compressor.stream(io::stdin().lock(), terminal::Stdout)?;
     Ok(ExitCode::SUCCESS)
 }
