@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 use postgres::Client;
 use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
-use walden_testing::{Need, Outcome, postgres};
+use walden_testing::{Need, Outcome, postgres, write_program};
 
 use crate::material::{Run, golden, make_archive, walden, write};
 
@@ -48,7 +47,7 @@ impl Server {
             cluster.make_folder(folder).unwrap();
         }
         let push = cluster.dir().join("push.sh");
-        write_program(&push, &script(cluster.dir()));
+        write_script(&push, &script(cluster.dir()));
         let mut server = Server { cluster, client: None };
         let prepare = prepare(server.cluster.dir());
         server.run(&prepare);
@@ -130,9 +129,8 @@ impl Server {
     }
 }
 
-fn write_program(path: &Path, text: &str) {
-    fs::write(path, format!("#!/bin/sh\nset -e\n{text}\n")).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+fn write_script(path: &Path, text: &str) {
+    write_program(path, &format!("#!/bin/sh\nset -e\n{text}\n"));
 }
 
 fn text(path: &Path) -> &str {
@@ -276,7 +274,7 @@ fn barman_configuration(dir: &Path, compression: &str) {
 fn a_home_of_barman_is_imported() -> Outcome {
     Need::Barman.find()?;
     let prepare = |dir: &Path| {
-        write_program(&dir.join("bin/ssh"), SSH);
+        write_script(&dir.join("bin/ssh"), SSH);
         barman_configuration(dir, "compression=gzip");
         "true".to_owned()
     };

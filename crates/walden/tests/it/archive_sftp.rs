@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use walden_archive::store::{Cause, Created};
 use walden_archive::url::{self, PlaceOptions};
 use walden_lab::ClusterBuilder;
-use walden_testing::{Missing, Need, Outcome, postgres};
+use walden_testing::{Missing, Need, Outcome, postgres, write_program};
 
 use crate::archive::{json, text};
 use crate::archive_care::switch;
@@ -269,8 +269,7 @@ fn what_prevents_a_connection_is_named() -> Outcome {
 /// Writes a program that takes the place of ssh. Returns the settings of the store.
 fn program(folder: &Path, text_of_program: &str) -> PlaceOptions {
     let path = folder.join("ssh");
-    fs::write(&path, text_of_program).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&path, text_of_program);
     let store = vec![("program".to_owned(), text(&path).to_owned())];
     PlaceOptions::default().store(store).answer_within(Some(Duration::from_secs(10)))
 }

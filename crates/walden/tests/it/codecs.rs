@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use walden_server::programs::find_in_path;
-use walden_testing::{Need, Outcome};
+use walden_testing::{Need, Outcome, write_program};
 
 use crate::material::{golden, write};
 
@@ -101,8 +101,8 @@ fn a_program_that_loses_bytes_is_reported() {
     let wal = two_segments(folder.path());
     // The program compresses correctly, but truncates its output on decompression.
     let script = "#!/bin/sh\ncase $2 in -d) /usr/bin/head -c 5000 ;; *) /bin/cat ;; esac\n";
-    let program = write(folder.path(), "bin/lz4", script.as_bytes());
-    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::create_dir(folder.path().join("bin")).unwrap();
+    write_program(&folder.path().join("bin/lz4"), script);
     let wal = wal.to_str().unwrap();
     let (code, json, _) = codecs(folder.path(), &[], &["--only", "lz4", "--levels", "1", wal]);
     assert_eq!(code, 1);
