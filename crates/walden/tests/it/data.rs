@@ -306,12 +306,11 @@ fn every_query_of_the_documentation_runs(wal: &str, names: &str) {
     let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tables.md")).unwrap();
     let queries: Vec<&str> =
         text.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert!(queries.len() >= 20, "{}", queries.len());
+    assert!(queries.len() >= 10, "{}", queries.len());
     for query in queries {
         let rows = sql(query, &["--names", names, wal]);
-        // Queries for content that this WAL does not have: a transaction of 1 GB, another day.
-        let may_be_empty = ["1e9", "2026-11-23"].iter().any(|part| query.contains(part));
-        assert!(!rows.is_empty() || may_be_empty, "{query}");
+        // This WAL has no transaction of 1 GB.
+        assert!(!rows.is_empty() || query.contains("1e9"), "{query}");
     }
 }
 
