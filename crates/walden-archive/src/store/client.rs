@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use async_trait::async_trait;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
     HttpService, ReqwestConnector,
@@ -113,7 +114,7 @@ impl HttpService for Paced {
         };
         let response = self.0.execute(request).await.map_err(http_error)?;
         let (parts, body) = http::Response::<reqwest::Body>::from(response).into_parts();
-        let body = Received(body);
+        let body = body.map_err(http_error);
         let body = match &turns {
             Some(turns) => HttpResponseBody::new(InTurns::new(body, turns)),
             None => HttpResponseBody::new(body),
@@ -136,30 +137,6 @@ fn http_error(error: reqwest::Error) -> HttpError {
         HttpErrorKind::Interrupted
     };
     HttpError::new(kind, error)
-}
-
-/// The body of an answer.
-struct Received(reqwest::Body);
-
-impl Body for Received {
-    type Data = Bytes;
-    type Error = HttpError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
-        let frame = ready!(Pin::new(&mut self.0).poll_frame(context));
-        Poll::Ready(frame.map(|frame| frame.map_err(http_error)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
-    }
 }
 
 /// A body whose pieces wait for their turns.
