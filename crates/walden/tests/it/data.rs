@@ -563,7 +563,7 @@ fn exports_lose_and_repeat_no_rows() {
     // Each cluster uses the same segment names.
     let run = export_with("16", &crate::material::golden_dir().join("17.11"), &output);
     expect(&run, 3, 3);
-    assert_eq!(run.stderr.matches("cluster with the system identifier").count(), 1, "{run:?}");
+    assert_eq!(run.stderr.matches("another cluster: expected system identifier").count(), 1, "{run:?}");
 }
 
 /// The user named only the folder, not the targets of links in it.
@@ -614,7 +614,7 @@ fn exports_in_csv_are_known_by_their_descriptions() {
     assert!(run.stderr.contains("the same part of the log and more"), "{run:?}");
     let run = export("16", &crate::material::golden_dir().join("17.11"));
     expect(&run, 3, 1);
-    assert_eq!(run.stderr.matches("cluster with the system identifier").count(), 1, "{run:?}");
+    assert_eq!(run.stderr.matches("another cluster: expected system identifier").count(), 1, "{run:?}");
     // A file changed by another program belongs to that program, and stays.
     let file = with_ending("csv", &records).remove(0);
     let content = fs::read(&file).unwrap();
