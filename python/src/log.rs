@@ -208,8 +208,8 @@ fn check_cluster(names: &Names, inventory: &Inventory) -> PyResult<()> {
     match inventory.runs.iter().find(|run| run.system_id != named) {
         None => Ok(()),
         Some(run) => Err(errors::WaldenError::new_err(format!(
-            "the names are of the cluster with the system identifier {named}, the WAL is of {}: take the names from the \
-             server that wrote the WAL",
+            "cannot use the names of another cluster: expected system identifier {}, found {named}: take the names from \
+             the server that wrote the WAL",
             run.system_id
         ))),
     }

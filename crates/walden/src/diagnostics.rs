@@ -165,7 +165,8 @@ mod tests {
         let page = fs::read_to_string(page).unwrap();
         let rows =
             page.lines().filter(|line| line.starts_with("| `")).map(|line| line.split('|').nth(1).unwrap());
-        let mut documented: Vec<&str> = rows.flat_map(|codes| codes.split('`').skip(1).step_by(2)).collect();
+        let mut documented: Vec<&str> =
+            rows.flat_map(|codes| codes.trim_matches([' ', '`']).split(", ")).collect();
         let mut used: Vec<String> = types().into_values().flat_map(|(codes, _)| codes).collect();
         documented.sort_unstable();
         used.sort_unstable();

@@ -20,7 +20,7 @@ pub fn check_cluster(names: &Names, inventory: &Inventory) -> Result<()> {
     let Some(named) = names.origin.system_id else { return Ok(()) };
     if let Some(run) = inventory.runs.iter().find(|run| run.system_id != named) {
         bail!(
-            "the names are of the cluster with the system identifier {named}, the WAL is of {}: \
+            "cannot use the names of another cluster: expected system identifier {}, found {named}: \
              take the names from the server that wrote the WAL",
             run.system_id
         );

@@ -70,7 +70,7 @@ pub enum ExportError {
     NoLog,
     /// The folder has files of another cluster.
     #[error(
-        "cannot export to {}: {} is of the cluster with the system identifier {found}, the WAL is of {expected}: \
+        "cannot export to {}: {} belongs to another cluster: expected system identifier {expected}, found {found}: \
          name another folder",
         folder.display(),
         path.display()
