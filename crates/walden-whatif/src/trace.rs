@@ -6,10 +6,11 @@
 //! changed before the redo pointer.
 //!
 //! `block` decides which simulations write an image of a block, and computes its size; `write` sums up the
-//! record for each simulation.
+//! record for each simulation; `segments` writes some of their segments.
 
 mod block;
 mod changes;
+mod segments;
 mod sessions;
 mod write;
 
@@ -37,6 +38,8 @@ use crate::simulate::Simulation;
 
 use self::block::{Block, FPI_FOR_HINT_BYTES, has_applied_image};
 use self::changes::LastChanges;
+use self::segments::SegmentWriter;
+pub use self::segments::{WantedSegments, WrittenSegment};
 use self::sessions::{Background, Prunes, RandomSplits, Sessions};
 
 /// Maximum number of simulations in one pass: they are bits of a `u64`.
@@ -182,6 +185,7 @@ struct State {
     background: Background,
     splits: RandomSplits,
     prunes: Prunes,
+    segments: Option<Box<SegmentWriter>>,
     /// No time, checkpoint or sample precedes this position.
     next_event: Lsn,
 }
@@ -264,6 +268,7 @@ impl Pass {
                 background: Background::default(),
                 splits: RandomSplits::default(),
                 prunes: Prunes::default(),
+                segments: None,
                 next_event: Lsn(0),
             },
         }
@@ -274,9 +279,17 @@ impl Pass {
         self.state.objects = Counter::new(changes);
     }
 
+    /// Also writes these segments of the simulations.
+    pub fn write_segments(&mut self, wanted: WantedSegments) {
+        self.state.segments = Some(Box::new(SegmentWriter::new(wanted)));
+    }
+
     /// Returns the outcome, and the replay with its pages.
     pub fn finish(self) -> (PassOutcome, Replay) {
-        let state = self.state;
+        let mut state = self.state;
+        if let Some(segments) = state.segments.take() {
+            segments.finish();
+        }
         let trace_bytes = state.first.map_or(0, |first| state.last_end.bytes_since(first));
         let mut actual = state.actual;
         actual.add(Bucket::PageHeaders, trace_bytes.saturating_sub(actual.total()));
@@ -386,7 +399,9 @@ impl Visitor for Pass {
             self.state.log_small_files(record, &mut self.replay.store);
         }
         self.replay.apply(record, &mut self.state);
-        if self.replay.store.failure().is_some() {
+        let is_receiver_gone =
+            self.state.segments.as_ref().is_some_and(|segments| segments.is_receiver_gone());
+        if is_receiver_gone || self.replay.store.failure().is_some() {
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
