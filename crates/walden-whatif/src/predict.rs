@@ -799,6 +799,7 @@ impl Job<'_> {
         if let Some(size) = extreme.max_wal_size.filter(|_| !is_named("max_wal_size")) {
             settings.max_wal_size = size;
         }
+        settings.has_undecided_requests = extreme.are_requested.unwrap_or(settings.has_undecided_requests);
     }
 
     fn plan(&self, redo: Option<Lsn>) -> Plan {
@@ -813,12 +814,18 @@ impl Job<'_> {
                 self.survey.running.get(at).copied()
             })
             .collect();
-        let asked = self.learned.checkpoints.iter().filter(|checkpoint| {
-            matches!(checkpoint.cause, Cause::Requested | Cause::Shutdown)
-                && checkpoint.record.redo > self.starts.from
-        });
-        let mut requested: Vec<(Lsn, Cause)> =
-            asked.map(|checkpoint| (checkpoint.record.redo, checkpoint.cause)).collect();
+        let undecided = &self.learned.undecided;
+        let mut requested: Vec<(Lsn, Cause)> = Vec::new();
+        for checkpoint in self.learned.checkpoints.iter().filter(|one| one.record.redo > self.starts.from) {
+            let redo = checkpoint.record.redo;
+            match checkpoint.cause {
+                Cause::Requested | Cause::Shutdown => requested.push((redo, checkpoint.cause)),
+                Cause::Volume if undecided.binary_search(&redo).is_ok() => {
+                    requested.push((redo, Cause::Requested));
+                }
+                _ => {}
+            }
+        }
         requested.sort_unstable();
         Plan {
             version: self.run.version,
@@ -830,6 +837,7 @@ impl Job<'_> {
             level: Level::from_setting(traced.wal_level),
             running,
             requested,
+            undecided: undecided.clone(),
             times: Arc::clone(&self.times),
             redo_pointers,
             end: self.question.to.unwrap_or(self.end).min(self.end),

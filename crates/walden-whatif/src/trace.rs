@@ -68,6 +68,8 @@ pub struct Plan {
     pub running: FxHashSet<Lsn>,
     /// Redo pointers of checkpoints triggered neither by time nor by volume, ascending.
     pub requested: Vec<(Lsn, Cause)>,
+    /// Redo pointers of checkpoints that a request or volume may have triggered, ascending.
+    pub undecided: Vec<Lsn>,
     /// Clock by position, ascending: microseconds since 1970-01-01 UTC.
     pub times: Arc<[(Lsn, i64)]>,
     /// Redo pointers of the trace's checkpoints, ascending.
@@ -482,10 +484,15 @@ impl State {
         }
         let now = self.now;
         self.simulations.iter_mut().for_each(|simulation| simulation.advance_clock(now));
-        while let Some((_, cause)) =
+        while let Some((redo, cause)) =
             self.plan.requested.get(self.requested_cursor).filter(|(redo, _)| *redo <= lsn)
         {
-            self.simulations.iter_mut().for_each(|simulation| simulation.request_checkpoint(*cause, now));
+            let is_undecided = self.plan.undecided.binary_search(redo).is_ok();
+            for simulation in &mut self.simulations {
+                if !is_undecided || simulation.settings.has_undecided_requests {
+                    simulation.request_checkpoint(*cause, now);
+                }
+            }
             self.requested_cursor += 1;
         }
         if self.first.is_none() {
