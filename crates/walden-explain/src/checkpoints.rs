@@ -329,6 +329,35 @@ pub fn volume_segments(checkpoints: &[Checkpoint], size: SegmentSize) -> Option<
     (segments > 0).then_some((segments, count))
 }
 
+/// Returns the checkpoints that may have been triggered by volume or requested, and the WAL does not show
+/// which. Causes were determined without the server's settings.
+///
+/// A request by volume puts the redo pointer near the start of a segment, where another request puts it only
+/// by chance: the causes by volume are certain if all of their redo pointers together are so near that chance
+/// is unlikely.
+pub fn undecided(checkpoints: &[Checkpoint], size: SegmentSize) -> Vec<Checkpoint> {
+    /// The largest probability of a coincidence that is neglected.
+    const MAX_CHANCE: f64 = 1.0 / 64.0;
+    let pairs =
+        || checkpoints.windows(2).filter(|pair| !has_waited(&pair[0], &pair[1], size)).map(|pair| pair[1]);
+    let offset = |one: &Checkpoint| size.offset_of(one.record.redo) as f64 / size.bytes() as f64;
+    let by_volume: Vec<Checkpoint> =
+        checkpoints.iter().filter(|one| one.cause == Cause::Volume).copied().collect();
+    if !by_volume.is_empty() {
+        let chance: f64 = pairs().filter(|one| one.cause == Cause::Volume).map(|one| offset(&one)).product();
+        return if chance > MAX_CHANCE { by_volume } else { Vec::new() };
+    }
+    let is_near = |one: &Checkpoint| {
+        let segments = one.distance.map_or(0, |distance| crossed_segments(one, distance, size));
+        one.cause == Cause::Requested
+            && one.record.begin == Begin::Unmarked
+            && !one.record.is_empty()
+            && segments > 0
+            && offset(one) < 0.25
+    };
+    pairs().filter(is_near).collect()
+}
+
 /// Segments by which a checkpoint by volume may start late on a busy server, if it is due after this many.
 fn delay(segments: u64) -> u64 {
     u64::from(segments >= 2)
@@ -425,7 +454,7 @@ pub fn is_same_timeout(one: i64, other: i64) -> bool {
 }
 
 /// Number of segments filled between the previous redo pointer and the redo pointer of this checkpoint.
-fn crossed_segments(checkpoint: &Checkpoint, distance: u64, size: SegmentSize) -> u64 {
+pub fn crossed_segments(checkpoint: &Checkpoint, distance: u64, size: SegmentSize) -> u64 {
     let redo = checkpoint.record.redo;
     size.segment_of(redo) - size.segment_of(Lsn(redo.0 - distance))
 }
@@ -499,9 +528,10 @@ fn usual_distance(checkpoints: &[Checkpoint], size: SegmentSize, timeout: Option
     };
     let twice = within(delay).or_else(|| within(|_| 1));
     // A single one suffices if it is several segments away, right at the start of a segment, and no switch
-    // finished the segment before.
+    // finished the segment before. The fewer segments, the nearer it must be.
     let is_sure = |&&(segments, offset, is_after_switch): &&(u64, u64, bool)| {
-        segments >= 4 && offset < size.bytes() / 64 && !is_after_switch
+        let near = if segments >= 4 { size.bytes() / 64 } else { (size.bytes() / 4096).max(1024) };
+        segments >= 2 && offset < near && !is_after_switch
     };
     twice.or_else(|| near_start.iter().find(is_sure).map(|(segments, ..)| *segments))
 }
@@ -734,5 +764,30 @@ mod tests {
         // requested.
         assert_eq!(causes(&[seen(0, 0, 0), seen(4, 100_000, 9)], None), [First, Volume]);
         assert_eq!(causes(&[seen(0, 0, 0), seen(4, 2_800_000, 9)], None), [First, Requested]);
+        assert_eq!(causes(&[seen(0, 0, 0), seen(3, 864, 9)], None), [First, Volume]);
+        assert_eq!(causes(&[seen(0, 0, 0), seen(3, 100_000, 9)], None), [First, Requested]);
+    }
+
+    #[test]
+    fn coincidences_leave_the_cause_open() {
+        let open = |records: &[(u64, u64)]| -> Vec<u64> {
+            let records: Vec<CheckpointRecord> = records
+                .iter()
+                .map(|(segment, offset)| {
+                    let record = seen(*segment, *offset, 7 * *segment as i64);
+                    CheckpointRecord { lsn: record.redo.plus(100_000), ..record }
+                })
+                .collect();
+            let all = explain_checkpoints(&records, SIZE, None);
+            undecided(&all, SIZE).iter().map(|one| SIZE.segment_of(one.record.redo)).collect()
+        };
+        // By volume: one directly at the start, or several.
+        assert!(open(&[(0, 0), (3, 864)]).is_empty());
+        assert!(open(&[(0, 0), (3, 1 << 20), (6, 1 << 20), (9, 1 << 20)]).is_empty());
+        // Two in the first quarter of their segments may be a coincidence, and so may a single one.
+        assert_eq!(open(&[(0, 0), (3, 3 << 20), (6, 3 << 20)]), [3, 6]);
+        assert_eq!(open(&[(0, 0), (3, 1 << 20)]), [3]);
+        // Requested: late in a segment.
+        assert!(open(&[(0, 0), (3, 9 << 20), (7, 13 << 20)]).is_empty());
     }
 }

@@ -101,7 +101,8 @@ impl Document {
         let predictions: Vec<Predicted> = forecast
             .predictions
             .iter()
-            .map(|(settings, prediction)| {
+            .enumerate()
+            .map(|(index, (settings, prediction))| {
                 let effect = |object| objects::effect(object, settings, prediction, &forecast.actual);
                 let objects = forecast.objects.iter().map(effect).collect();
                 let of_settings = Predicted::new(
@@ -113,8 +114,8 @@ impl Document {
                     recovery,
                     forecast.error_parts(prediction),
                 );
-                let actual = (&forecast.actual, forecast.images);
-                let size = |one: &Compressor| one.predicted_size(traced, actual, settings, prediction);
+                let error = forecast.error_bytes(prediction) / prediction.bytes.max(1) as f64;
+                let size = |one: &Compressor| one.predicted_size(index, prediction, error);
                 Predicted { objects, archive: compressors.iter().filter_map(size).collect(), ..of_settings }
             })
             .collect();

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 use walden_explain::checkpoints::{
-    Cause, Checkpoint, Contradiction, explain_checkpoints, is_same_timeout, volume_segments,
+    Cause, Checkpoint, Contradiction, crossed_segments, explain_checkpoints, is_same_timeout, undecided,
+    volume_segments,
 };
 use walden_format::geometry::Geometry;
 use walden_format::lsn::Lsn;
@@ -93,6 +94,9 @@ pub struct Learned {
     /// The ends of the ranges of assumed settings, for the most and the fewest checkpoints. `None` if the
     /// trace shows all settings that trigger checkpoints.
     pub extremes: Option<[Extreme; 2]>,
+    /// Redo pointers of checkpoints that the trace's `max_wal_size` or a request may have triggered, and the
+    /// trace does not show which, ascending.
+    pub undecided: Vec<Lsn>,
 }
 
 /// Values of assumed settings; `None` for settings that are known.
@@ -102,6 +106,8 @@ pub struct Extreme {
     pub checkpoint_timeout: Option<i64>,
     /// `max_wal_size`, in bytes.
     pub max_wal_size: Option<u64>,
+    /// Whether the checkpoints in [`Learned::undecided`] were requested.
+    pub are_requested: Option<bool>,
 }
 
 /// Converts values of `pg_settings` (`300 s`, `64 16MB`) to values for `postgresql.conf`. Omits settings that
@@ -158,7 +164,7 @@ pub fn learn(
         learn_compression(survey, window, &mut settings),
     ];
     traced.extend(learn_hints(survey, window, given_hints, &mut settings));
-    learn_checkpoint_settings(survey, &mut settings, &mut traced);
+    let mut undecided = learn_checkpoint_settings(survey, &mut settings, &mut traced);
     traced.push(learn_archive_timeout(survey, &mut settings));
     for (name, value) in server {
         let learned = settings.clone();
@@ -182,6 +188,12 @@ pub fn learn(
     let skipped_requests = skipped_requests(&checkpoints, &settings);
     let unthrottled_micros = shortest_unthrottled_checkpoint(&checkpoints, survey, &settings);
     let extremes = extremes(&traced);
+    if extremes.is_none_or(|[least, _]| least.max_wal_size.is_none()) {
+        undecided.clear();
+    }
+    settings.has_undecided_requests = !checkpoints
+        .iter()
+        .any(|one| one.cause == Cause::Volume && undecided.binary_search(&one.record.redo).is_ok());
     Ok(Learned {
         settings,
         traced,
@@ -191,6 +203,7 @@ pub fn learn(
         skipped_requests,
         unthrottled_micros,
         extremes,
+        undecided,
     })
 }
 
@@ -204,6 +217,9 @@ fn extremes(traced: &[Traced]) -> Option<[Extreme; 2]> {
                 _ => extreme.max_wal_size = crate::settings::size(value),
             }
         }
+    }
+    for (extreme, are_requested) in extremes.iter_mut().zip([false, true]) {
+        extreme.are_requested = extreme.max_wal_size.map(|_| are_requested);
     }
     (extremes[0] != Extreme::default()).then_some(extremes)
 }
@@ -388,11 +404,17 @@ fn infer_hints(records: u64, logged: LoggedHints, given: GivenHints, settings: &
     [traced("wal_log_hints", hints_from, hints_why), traced("data_checksums", checksums_from, checksums_why)]
 }
 
-fn learn_checkpoint_settings(survey: &Survey, settings: &mut Settings, traced: &mut Vec<Traced>) {
+/// Infers the settings that trigger checkpoints. Returns the redo pointers of checkpoints that volume or a
+/// request may have triggered, ascending.
+fn learn_checkpoint_settings(survey: &Survey, settings: &mut Settings, traced: &mut Vec<Traced>) -> Vec<Lsn> {
     let checkpoints = explain_checkpoints(&survey.checkpoints, survey.segment_size, None);
+    let undecided = undecided(&checkpoints, survey.segment_size);
     traced.push(learn_timeout(survey, &checkpoints, settings));
-    traced.push(learn_max_wal_size(survey, &checkpoints, settings));
+    traced.push(learn_max_wal_size(survey, &checkpoints, &undecided, settings));
     traced.push(learn_completion_target(survey, &checkpoints, settings));
+    let mut redo_pointers: Vec<Lsn> = undecided.iter().map(|one| one.record.redo).collect();
+    redo_pointers.sort_unstable();
+    redo_pointers
 }
 
 /// Infers `checkpoint_timeout` from the intervals of timed checkpoints; if they differ, the interval with the
@@ -459,10 +481,17 @@ fn group_intervals(mut intervals: Vec<(i64, u64)>) -> Vec<Intervals> {
 
 /// Infers `max_wal_size` from the distances of checkpoints by volume ([`volume_segments`]). Without such a
 /// checkpoint, the trace shows only the number of segments that were filled without a checkpoint by volume.
-fn learn_max_wal_size(survey: &Survey, checkpoints: &[Checkpoint], settings: &mut Settings) -> Traced {
+/// `undecided` checkpoints may have been triggered by volume or requested.
+fn learn_max_wal_size(
+    survey: &Survey,
+    checkpoints: &[Checkpoint],
+    undecided: &[Checkpoint],
+    settings: &mut Settings,
+) -> Traced {
     const NAME: &str = "max_wal_size";
     let size = survey.segment_size;
     let target = settings.completion_target_milli;
+    let least_of = |segments: u64| (segments * (1000 + target)).div_ceil(1000).max(2) * size.bytes();
     if let Some((segments, count)) = volume_segments(checkpoints, size) {
         settings.max_wal_size = settings.checkpoint_settings().roundest_max_wal_size(segments, size);
         let why = format!(
@@ -470,13 +499,24 @@ fn learn_max_wal_size(survey: &Survey, checkpoints: &[Checkpoint], settings: &mu
             counted(count, "checkpoint"),
             counted(segments, "segment")
         );
+        if !undecided.is_empty() {
+            let range = [least_of(segments), MAX_MAX_WAL_SIZE].map(show_size);
+            let why = format!("{why}, by volume or on request");
+            return Traced::between(NAME, show_size(settings.max_wal_size), range, &why);
+        }
         return Traced::new(NAME, show_size(settings.max_wal_size), Origin::Learned, why);
     }
     let longest = bounds::longest_distance(survey, checkpoints, settings);
-    let least = ((longest + 1) * (1000 + target)).div_ceil(1000).max(2) * size.bytes();
+    // A checkpoint by volume after this distance may be among those that count as requested.
+    let crossed = |one: &Checkpoint| one.distance.map(|distance| crossed_segments(one, distance, size));
+    let is_undecided = undecided.iter().any(|one| crossed(one) == Some(longest));
+    let least = least_of(if is_undecided { longest } else { longest + 1 });
     let roundest = settings.checkpoint_settings().roundest_max_wal_size(longest + 1, size);
     settings.max_wal_size = settings.max_wal_size.max(roundest);
-    let why = "no checkpoint in the trace was triggered by volume";
+    let why = match is_undecided {
+        true => "a checkpoint may have been triggered by volume or requested",
+        false => "no checkpoint in the trace was triggered by volume",
+    };
     let range = [least, MAX_MAX_WAL_SIZE].map(show_size);
     Traced::between(NAME, show_size(settings.max_wal_size), range, why)
 }

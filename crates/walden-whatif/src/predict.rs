@@ -1,6 +1,7 @@
 //! Runs a prediction: survey, inference of settings, and passes over the trace.
 
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 
 use rustc_hash::FxHashSet;
 use serde::Serialize;
@@ -22,7 +23,7 @@ use crate::outcome::{Basis, Prediction};
 use crate::settings::{SettingError, Settings};
 use crate::simulate::{CheckpointRecords, Deviation, ESTIMATE_ERROR, Simulation};
 use crate::survey::{Survey, checkpoint_record};
-use crate::trace::{Diagnostics, MAX_SIMULATIONS, Pass, PassOutcome, Plan};
+use crate::trace::{Diagnostics, MAX_SIMULATIONS, Pass, PassOutcome, Plan, WantedSegments, WrittenSegment};
 
 /// Opens the base pages; called once per pass.
 pub type OpenBase<'a> = &'a (dyn Fn() -> std::io::Result<Box<dyn BasePages>> + Sync);
@@ -315,6 +316,45 @@ pub fn predict(
         survey: Survey { damage: None, ..survey },
         learned,
     })
+}
+
+/// Writes segments of predictions, and sends them to `sender`: the simulation of a segment is an index of
+/// `wanted`, which has indexes of [`Forecast::predictions`] with the numbers of segments, ascending. Returns
+/// early if the receiver is gone.
+///
+/// # Errors
+/// A page store that fails.
+///
+/// # Panics
+/// With more than [`MAX_SIMULATIONS`] predictions, or an index without a prediction.
+pub(crate) fn write_segments(
+    run: &Run,
+    question: &Question<'_>,
+    forecast: &Forecast,
+    wanted: Vec<(usize, Vec<u64>)>,
+    sender: SyncSender<WrittenSegment>,
+) -> Result<(), PredictError> {
+    let (survey, learned) = (&forecast.survey, &forecast.learned);
+    let starts = Starts::new(survey, learned, forecast.span.0);
+    let end = survey.span.map_or(forecast.span.1, |(_, end)| end);
+    let variants = vec![vec![Variant::AsTraced]; wanted.len()];
+    let times = survey.times.as_slice().into();
+    let job = Job { run, question, survey, learned, times, starts, end, variants };
+    let share = Share { memory_bytes: question.memory_bytes, of_progress: 1 };
+    let settings: Vec<_> =
+        wanted.iter().map(|(at, _)| forecast.predictions[*at].0.clone()).enumerate().collect();
+    let numbers = wanted.into_iter().map(|(_, numbers)| numbers).collect();
+    let segments = WantedSegments { system_id: run.system_id, timeline: run.timeline, numbers, sender };
+    job.pass(&settings, share, &|_| (), Some(segments)).map(|_| ())
+}
+
+/// Returns the LSN at which the work starts under these settings.
+pub(crate) fn start_under(forecast: &Forecast, settings: &Settings) -> Lsn {
+    let starts = Starts::new(&forecast.survey, &forecast.learned, forecast.span.0);
+    match settings.segment_size == forecast.survey.segment_size {
+        true => starts.from,
+        false => starts.with_segments(settings.segment_size, 0).0,
+    }
 }
 
 /// Groups settings into passes. The cost of a pass is mostly replay, whatever the number of its simulations;
@@ -634,7 +674,7 @@ impl Job<'_> {
                     .iter()
                     .map(|group| {
                         let of_group: Vec<_> = group.iter().map(|at| (*at, settings[*at].clone())).collect();
-                        scope.spawn(move || self.pass(&of_group, share, progress))
+                        scope.spawn(move || self.pass(&of_group, share, progress, None))
                     })
                     .collect();
                 let join = |pass: std::thread::ScopedJoinHandle<'_, _>| {
@@ -662,6 +702,7 @@ impl Job<'_> {
         settings: &[(usize, Settings)],
         share: Share,
         progress: &(dyn Fn(u64) + Sync),
+        segments: Option<WantedSegments>,
     ) -> Result<(PassOutcome, Option<Damage>), PredictError> {
         let redo = self.survey.redo_at(self.starts.from);
         let start_time = self.survey.time_near(self.starts.from).unwrap_or(0);
@@ -719,6 +760,9 @@ impl Job<'_> {
         let plan = self.plan(redo);
         let mut pass = Pass::new(Replay::new(store), plan, simulations, self.question.all_images);
         pass.count_objects(self.question.objects.clone());
+        if let Some(wanted) = segments {
+            pass.write_segments(wanted);
+        }
         let options = ScanOptions::new(1).from(self.question.base.map(|(from, _)| from)).to(self.question.to);
         // The survey has verified the checksums up to its end, but not of WAL written since.
         let checked = self.survey.span.map_or(Lsn(0), |(_, end)| end);
@@ -755,6 +799,7 @@ impl Job<'_> {
         if let Some(size) = extreme.max_wal_size.filter(|_| !is_named("max_wal_size")) {
             settings.max_wal_size = size;
         }
+        settings.has_undecided_requests = extreme.are_requested.unwrap_or(settings.has_undecided_requests);
     }
 
     fn plan(&self, redo: Option<Lsn>) -> Plan {
@@ -769,12 +814,18 @@ impl Job<'_> {
                 self.survey.running.get(at).copied()
             })
             .collect();
-        let asked = self.learned.checkpoints.iter().filter(|checkpoint| {
-            matches!(checkpoint.cause, Cause::Requested | Cause::Shutdown)
-                && checkpoint.record.redo > self.starts.from
-        });
-        let mut requested: Vec<(Lsn, Cause)> =
-            asked.map(|checkpoint| (checkpoint.record.redo, checkpoint.cause)).collect();
+        let undecided = &self.learned.undecided;
+        let mut requested: Vec<(Lsn, Cause)> = Vec::new();
+        for checkpoint in self.learned.checkpoints.iter().filter(|one| one.record.redo > self.starts.from) {
+            let redo = checkpoint.record.redo;
+            match checkpoint.cause {
+                Cause::Requested | Cause::Shutdown => requested.push((redo, checkpoint.cause)),
+                Cause::Volume if undecided.binary_search(&redo).is_ok() => {
+                    requested.push((redo, Cause::Requested));
+                }
+                _ => {}
+            }
+        }
         requested.sort_unstable();
         Plan {
             version: self.run.version,
@@ -786,6 +837,7 @@ impl Job<'_> {
             level: Level::from_setting(traced.wal_level),
             running,
             requested,
+            undecided: undecided.clone(),
             times: Arc::clone(&self.times),
             redo_pointers,
             end: self.question.to.unwrap_or(self.end).min(self.end),

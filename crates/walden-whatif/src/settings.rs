@@ -49,6 +49,8 @@ pub struct Settings {
     pub max_wal_senders: Option<u32>,
     /// Indexes that are assumed not to exist.
     pub dropped: FxHashSet<RelFileLocator>,
+    /// Whether checkpoints of the trace that volume or a request may have triggered count as requested.
+    pub has_undecided_requests: bool,
 }
 
 impl Settings {
@@ -73,6 +75,7 @@ impl Settings {
             is_archiving: None,
             max_wal_senders: None,
             dropped: FxHashSet::default(),
+            has_undecided_requests: true,
         }
     }
 

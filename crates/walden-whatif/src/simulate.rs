@@ -346,6 +346,17 @@ impl Simulation {
         self.advance(bytes, now);
     }
 
+    /// Returns the end of the segment with the insert position, as a usable position.
+    #[inline]
+    pub fn segment_end(&self) -> u64 {
+        self.full_at
+    }
+
+    /// Returns the number of that segment.
+    pub fn segment_number(&self) -> u64 {
+        segment_of(self.geometry, self.position)
+    }
+
     /// Handles the commit of a transaction: all WAL before the commit is written to disk.
     #[inline]
     pub fn commit(&mut self, now: i64) {

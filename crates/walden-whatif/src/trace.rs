@@ -6,10 +6,11 @@
 //! changed before the redo pointer.
 //!
 //! `block` decides which simulations write an image of a block, and computes its size; `write` sums up the
-//! record for each simulation.
+//! record for each simulation; `segments` writes some of their segments.
 
 mod block;
 mod changes;
+mod segments;
 mod sessions;
 mod write;
 
@@ -37,6 +38,8 @@ use crate::simulate::Simulation;
 
 use self::block::{Block, FPI_FOR_HINT_BYTES, has_applied_image};
 use self::changes::LastChanges;
+use self::segments::SegmentWriter;
+pub use self::segments::{WantedSegments, WrittenSegment};
 use self::sessions::{Background, Prunes, RandomSplits, Sessions};
 
 /// Maximum number of simulations in one pass: they are bits of a `u64`.
@@ -65,6 +68,8 @@ pub struct Plan {
     pub running: FxHashSet<Lsn>,
     /// Redo pointers of checkpoints triggered neither by time nor by volume, ascending.
     pub requested: Vec<(Lsn, Cause)>,
+    /// Redo pointers of checkpoints that a request or volume may have triggered, ascending.
+    pub undecided: Vec<Lsn>,
     /// Clock by position, ascending: microseconds since 1970-01-01 UTC.
     pub times: Arc<[(Lsn, i64)]>,
     /// Redo pointers of the trace's checkpoints, ascending.
@@ -182,6 +187,7 @@ struct State {
     background: Background,
     splits: RandomSplits,
     prunes: Prunes,
+    segments: Option<Box<SegmentWriter>>,
     /// No time, checkpoint or sample precedes this position.
     next_event: Lsn,
 }
@@ -264,6 +270,7 @@ impl Pass {
                 background: Background::default(),
                 splits: RandomSplits::default(),
                 prunes: Prunes::default(),
+                segments: None,
                 next_event: Lsn(0),
             },
         }
@@ -274,9 +281,17 @@ impl Pass {
         self.state.objects = Counter::new(changes);
     }
 
+    /// Also writes these segments of the simulations.
+    pub fn write_segments(&mut self, wanted: WantedSegments) {
+        self.state.segments = Some(Box::new(SegmentWriter::new(wanted)));
+    }
+
     /// Returns the outcome, and the replay with its pages.
     pub fn finish(self) -> (PassOutcome, Replay) {
-        let state = self.state;
+        let mut state = self.state;
+        if let Some(segments) = state.segments.take() {
+            segments.finish();
+        }
         let trace_bytes = state.first.map_or(0, |first| state.last_end.bytes_since(first));
         let mut actual = state.actual;
         actual.add(Bucket::PageHeaders, trace_bytes.saturating_sub(actual.total()));
@@ -386,7 +401,9 @@ impl Visitor for Pass {
             self.state.log_small_files(record, &mut self.replay.store);
         }
         self.replay.apply(record, &mut self.state);
-        if self.replay.store.failure().is_some() {
+        let is_receiver_gone =
+            self.state.segments.as_ref().is_some_and(|segments| segments.is_receiver_gone());
+        if is_receiver_gone || self.replay.store.failure().is_some() {
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
@@ -467,10 +484,15 @@ impl State {
         }
         let now = self.now;
         self.simulations.iter_mut().for_each(|simulation| simulation.advance_clock(now));
-        while let Some((_, cause)) =
+        while let Some((redo, cause)) =
             self.plan.requested.get(self.requested_cursor).filter(|(redo, _)| *redo <= lsn)
         {
-            self.simulations.iter_mut().for_each(|simulation| simulation.request_checkpoint(*cause, now));
+            let is_undecided = self.plan.undecided.binary_search(redo).is_ok();
+            for simulation in &mut self.simulations {
+                if !is_undecided || simulation.settings.has_undecided_requests {
+                    simulation.request_checkpoint(*cause, now);
+                }
+            }
             self.requested_cursor += 1;
         }
         if self.first.is_none() {

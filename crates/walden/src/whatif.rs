@@ -261,8 +261,9 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
         notes.push("a segment could not be read: see the error".into());
     }
     let compressors = if args.archive || args.archiver.is_some() {
-        let mut progress = Progress::bytes("compressing", sample_bytes(run));
-        let measured = compressors(run, args.archiver.as_deref(), |bytes| progress.advance(bytes))?;
+        let mut progress = Progress::bytes("compressing", sample_bytes(run, &forecast));
+        let archiver = args.archiver.as_deref();
+        let measured = compressors(run, &question, &forecast, archiver, |bytes| progress.advance(bytes))?;
         progress.finish();
         measured
     } else {

@@ -54,6 +54,9 @@ pub(super) fn tiny(facts: &Facts<'_>) -> Vec<Candidate> {
 pub(super) fn savepoints(facts: &Facts<'_>) -> Vec<Candidate> {
     /// Bytes of a subtransaction's entry in the commit record.
     const ENTRY: u64 = 4;
+    /// Bytes of a commit record for the flag and the number of its subtransactions, and of its alignment.
+    const LIST: u64 = 8;
+    const ALIGNMENT: u64 = 4;
     let sums = facts.explanation.transaction_sums;
     if sums.subtransactions < MIN_TRANSACTIONS || sums.subtransactions < 2 * sums.committed {
         return Vec::new();
@@ -61,7 +64,14 @@ pub(super) fn savepoints(facts: &Facts<'_>) -> Vec<Candidate> {
     let assignments = facts.cells_without_relation(|manager, info| is_kind(manager, info, xact::ASSIGNMENT));
     let mut claim = facts.claim(assignments.into_iter(), 1.0, 1.0);
     claim.add_spread(sums.aborted_subtransaction_bytes);
-    claim.add_spread(ENTRY * (sums.subtransactions - sums.aborted_subtransactions));
+    let other_bytes = claim.bytes() as f64;
+    let entries = sums.subtransactions - sums.aborted_subtransactions;
+    // Commit records with entries: at most all of them.
+    let lists = sums.committed.min(entries);
+    claim.add_spread(ENTRY * entries + LIST * lists);
+    // One savepoint remains in each transaction, or none.
+    let least = (ENTRY * (entries - lists)).saturating_sub(ALIGNMENT * lists) as f64 + 0.9 * other_bytes;
+    let most = (ENTRY * entries + (LIST + ALIGNMENT) * lists) as f64 + other_bytes;
     vec![Candidate {
         text: format!(
             "{} subtransactions, {} committed; rolled back alone: {}; these, and the bookkeeping of all, take {} of the WAL",
@@ -72,6 +82,7 @@ pub(super) fn savepoints(facts: &Facts<'_>) -> Vec<Candidate> {
         ),
         points_at: "SAVEPOINT, EXCEPTION blocks of PL/pgSQL".into(),
         remedy: "a savepoint per batch instead of one per row; avoid errors before the write (ON CONFLICT DO NOTHING)".into(),
+        saves: Some(((least + most) as u64 / 2, (most - least) as u64 / 2)),
         ..Candidate::new(claim, (0.9, 1.0))
     }]
 }

@@ -273,8 +273,13 @@ fn bulk_update(facts: &Facts<'_>, updates: &Updates<'_>) -> Candidate {
     updates.claim_indexes(facts, &mut avoidable, share * of_moved);
     let of_indexes = avoidable.bytes() as f64;
     let excess = (updates.excess_bytes(facts) * updates.moved) as f64 * share;
-    // Rows that leave their page also cost locks and images of new pages.
-    let saves = ((of_indexes + 0.6 * excess) as u64, (0.1 * of_indexes + 0.6 * excess) as u64);
+    let locks = updates.evidence.update_locks.bytes as f64 * share;
+    // Splits depend on the order of the keys. A HOT update logs the part of the row that changes, and needs no
+    // lock.
+    let saves = (
+        (of_indexes + 0.8 * excess + 0.9 * locks) as u64,
+        (0.1 * of_indexes + 0.4 * excess + 0.1 * locks) as u64,
+    );
     let saves = (updates.moved > 0).then_some(saves);
     let Evidence { updates_by, update_batches, .. } = updates.evidence;
     let by = match update_batches.transactions > 1 && update_batches.rows > updates_by.count {

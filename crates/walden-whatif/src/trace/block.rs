@@ -51,6 +51,8 @@ pub(super) struct Block {
     pub lsn: Lsn,
     /// Bytes of block data if there is no image.
     pub data: (u32, Basis),
+    /// That data, if an image of the trace has displaced it, it could be reconstructed, and segments are written.
+    pub displaced: Option<Vec<u8>>,
     /// The image, if the trace or a simulation has one.
     pub image: Option<BlockImage>,
 }
@@ -122,7 +124,7 @@ impl State {
             let is_record_checked = record.header.info & XLR_CHECK_CONSISTENCY != 0;
             !image.apply || is_record_checked && self.plan.version >= Major::V10
         });
-        Block { class, slot, image_mask, is_checked, is_recent, lsn, data, image }
+        Block { class, slot, image_mask, is_checked, is_recent, lsn, data, displaced: None, image }
     }
 
     fn image_class(&self, record: &Record<'_>, block: &BlockRef, touched: &Touched) -> Class {
@@ -203,7 +205,11 @@ impl State {
         }
         let mean = data_mean(&mut self.data_means, self.kind, block);
         state.data = match reconstruct::block_data_at(record, touched, index) {
-            Some(data) => (data.len() as u32, Basis::Reconstructed),
+            Some(data) => {
+                let len = data.len() as u32;
+                state.displaced = self.segments.is_some().then_some(data);
+                (len, Basis::Reconstructed)
+            }
             None => (mean.get().unwrap_or(0), Basis::Estimated),
         };
     }
@@ -333,7 +339,7 @@ pub(super) fn hint_record_bytes(record: &Record<'_>, block: &BlockRef, touched: 
 }
 
 /// Returns the uncompressed image of a page.
-fn raw_image_of(record: &Record<'_>, block: &BlockRef, page: &Page) -> RawImage {
+pub(super) fn raw_image_of(record: &Record<'_>, block: &BlockRef, page: &Page) -> RawImage {
     RawImage::from_page(page, is_standard(block.fork, is_brin_map(record, page)))
 }
 

@@ -115,6 +115,9 @@ impl State {
                 written |= 1 << at;
             }
         }
+        if self.segments.is_some() {
+            self.write_segments(record, touched, written);
+        }
         // Only after the loop, because the decision to write an image depends on the preceding change.
         let not_logged = if self.is_unlogged_file { self.at_minimal() & !written } else { 0 };
         for (state, touched) in self.blocks.iter().zip(touched) {
@@ -144,6 +147,9 @@ impl State {
         }
         let (bytes, now) = (record.header.total_len.into(), self.now);
         self.simulations.iter_mut().for_each(|simulation| simulation.insert_unchanged(bytes, now));
+        if self.segments.is_some() {
+            self.write_segments(record, touched, self.all);
+        }
     }
 
     /// Whether a checkpoint itself wrote the record; each simulation writes its own.

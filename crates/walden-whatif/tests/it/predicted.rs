@@ -88,6 +88,7 @@ fn pass(replay: Replay, version: Major, choice: u8, settings: usize) -> Pass {
         log_hints: choice & 8 == 0,
         level: levels[usize::from(choice >> 4) % 3],
         running: [Lsn(START.0 + 64)].into_iter().collect(),
+        undecided: Vec::new(),
         requested: vec![(Lsn(START.0 + 128), Cause::Requested)],
         times: [(START, 1), (Lsn(START.0 + 256), 400_000_000), (Lsn(START.0 + 512), i64::MAX / 2)].into(),
         redo_pointers: vec![START, Lsn(START.0 + 128)],

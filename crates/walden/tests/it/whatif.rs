@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use postgres::Client;
 use serde_json::Value;
@@ -9,7 +10,7 @@ use tempfile::TempDir;
 use walden_format::lsn::Lsn;
 use walden_lab::run::{RunOptions, run_workload};
 use walden_lab::workloads::by_name;
-use walden_lab::{Cluster, ClusterBuilder, Wanted, find_or_install};
+use walden_lab::{Cluster, ClusterBuilder, Installation, Wanted, find_or_install};
 use walden_testing::{Missing, Outcome, postgres};
 
 use crate::archive_packs::run_as_server;
@@ -29,6 +30,7 @@ walden_testing::tests! {
     damage_ends_the_prediction_and_is_reported,
     wrong_settings_are_wrong_usage,
     the_checkpoint_of_a_base_backup_shows_no_max_wal_size on [15, 19],
+    archives_under_another_compression_are_within_their_error on [15],
 }
 
 fn whatif(arguments: &[&str]) -> Run {
@@ -91,6 +93,113 @@ fn the_checkpoint_of_a_base_backup_shows_no_max_wal_size(major: u32) -> Outcome 
         let size = traced.iter().find(|one| one["name"] == "max_wal_size").unwrap();
         assert_eq!(size["from"], "assumed", "{size:#}");
     }
+    Ok(())
+}
+
+/// Does the same work on a server with this compression. Returns the cluster, and the range of the work.
+fn compressed_work(installation: &Installation, compression: &str) -> (Cluster, [String; 2]) {
+    let cluster = ClusterBuilder::new(installation.clone())
+        .wal_segsize_mb(1)
+        .setting("checkpoint_timeout", "1h")
+        .setting("max_wal_size", "1GB")
+        .setting("wal_keep_size", "512MB")
+        .setting("wal_recycle", "off")
+        .setting("autovacuum", "off")
+        .setting("wal_compression", compression)
+        .start()
+        .unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    client
+        .batch_execute(
+            "CREATE TABLE t (id int PRIMARY KEY, n int, note text, j jsonb);
+             INSERT INTO t SELECT i, 0, repeat(md5(i::text), i % 6), jsonb_build_object('k', md5((i * 7)::text), 'x',
+               repeat('y', i % 90)) FROM generate_series(1, 30000) i;
+             CREATE INDEX t_key ON t ((j->>'k'));
+             CREATE PROCEDURE work(round int) LANGUAGE plpgsql AS $$ BEGIN
+               FOR i IN round * 1000 + 1..round * 1000 + 1000 LOOP
+                 UPDATE t SET n = n + 1 WHERE id = (i * 7919) % 30000 + 1;
+                 INSERT INTO t VALUES (100000 + i, i, md5(i::text), jsonb_build_object('k', md5((i * 31)::text)));
+                 COMMIT;
+               END LOOP;
+             END $$",
+        )
+        .unwrap();
+    client.batch_execute("CHECKPOINT").unwrap();
+    client.query("SELECT pg_switch_wal()", &[]).unwrap();
+    let position = |client: &mut Client| -> String {
+        client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[]).unwrap().get(0)
+    };
+    let from = position(&mut client);
+    for round in 0..5 {
+        // Requested ones, at the same places of the work.
+        client.batch_execute("CHECKPOINT").unwrap();
+        client.batch_execute(&format!("CALL work({round})")).unwrap();
+    }
+    let to = position(&mut client);
+    drop(client);
+    (cluster, [from, to])
+}
+
+/// Compresses the segments of the range one by one. Returns the sum of their sizes by `walden compress` and by
+/// a command.
+fn archived(cluster: &Cluster, range: &[String; 2], command: &str) -> [u64; 2] {
+    let folder = tempfile::tempdir().unwrap();
+    let number = |lsn: &String| lsn.parse::<Lsn>().unwrap().0 >> 20;
+    let name = |at: u64| format!("{:08X}{:08X}{:08X}", 1, at >> 12, at & 0xFFF);
+    let segments: Vec<PathBuf> = (number(&range[0])..=number(&range[1]))
+        .map(|at| cluster.data_dir().join("pg_wal").join(name(at)))
+        .collect();
+    let compressed = folder.path().join("compressed");
+    let mut arguments = vec!["compress", "-o", compressed.to_str().unwrap()];
+    arguments.extend(segments.iter().map(|one| one.to_str().unwrap()));
+    let run = walden(&arguments);
+    assert_eq!(run.code, 0, "{run:?}");
+    let sizes = fs::read_dir(&compressed).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
+    let through = |segment: &PathBuf| {
+        let line = format!("{command} < {}", segment.display());
+        Command::new("sh").args(["-c", &line]).output().unwrap().stdout.len() as u64
+    };
+    [sizes.sum(), segments.iter().map(through).sum()]
+}
+
+/// Images that the server compresses are stored by an archiver in another size than images that only the
+/// archiver compresses; and segments then hold more of the work.
+fn archives_under_another_compression_are_within_their_error(major: u32) -> Outcome {
+    const COMMAND: &str = "gzip -6";
+    let installation = postgres(major)?;
+    let methods = ["off", "pglz", "lz4", "zstd"];
+    let works: Vec<_> = methods.map(|method| compressed_work(&installation, method)).into();
+    let measured: Vec<_> = works.iter().map(|(cluster, range)| archived(cluster, range, COMMAND)).collect();
+    let mut wrong = Vec::new();
+    // From images that are not compressed, and from compressed ones.
+    for (traced, (cluster, [from, to])) in works.iter().enumerate().step_by(2) {
+        let wal = cluster.data_dir().join("pg_wal");
+        let wal = wal.to_str().unwrap();
+        let sweep = format!("wal_compression={}", methods.join(","));
+        let document = forecast(
+            &[
+                &["--traced", "checkpoint_timeout=1h", "--traced", "max_wal_size=1GB"][..],
+                &["--from", from, "--to", to, "--archive", "--archiver", COMMAND, "--sweep", &sweep, wal],
+            ]
+            .concat(),
+        );
+        let predictions = document["predictions"].as_array().unwrap();
+        assert_eq!(predictions.len(), methods.len());
+        let of_trace = std::iter::once((traced, &document["trace"]["archive"]));
+        let predicted = predictions.iter().map(|one| &one["archive"]).enumerate();
+        for (at, archive) in of_trace.chain(predicted) {
+            for (size, measured) in archive.as_array().unwrap().iter().zip(measured[at]) {
+                let number = |name: &str| size[name].as_u64().unwrap();
+                let (bytes, error) = (number("bytes"), number("error_bytes"));
+                // An error that covers anything says nothing.
+                if bytes.abs_diff(measured) > error || error > bytes / 4 {
+                    wrong
+                        .push(format!("{} to {}: {size}, measured {measured}", methods[traced], methods[at]));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
     Ok(())
 }
 
