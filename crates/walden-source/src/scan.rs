@@ -202,7 +202,7 @@ walden_format::diagnostics! { Damage {
     Self { kind: DamageKind::Truncated { .. }, .. } => "wal-truncated": "everything before this place was read; copy the segment again, or name it with the suffix .partial if \
          it was still being written",
     Self { kind: DamageKind::Io(error), .. } if error.kind() == io::ErrorKind::NotFound => "wal-removed": "everything before this place was read; the file has been removed or renamed since it was found, as a running server \
-         does at the end of a checkpoint: try again, or read from a later segment",
+         does at the end of a checkpoint, and walden archive prune: try again, with a newer base backup if one is read, or read from a later segment",
     Self { kind: DamageKind::Io(_), .. } => "wal-unreadable": "everything before this place was read; check the file's permissions, its compression and the disk",
 } }
 

@@ -180,7 +180,7 @@ impl FindSegment for Finder {
         content.map_err(|error| {
             let text =
                 format!("{}: segment {}: {}", self.0.store().location(), segment.name, error_text(&error));
-            io::Error::new(io::ErrorKind::InvalidData, text)
+            io::Error::new(io_kind(&error), text)
         })
     }
 }
@@ -312,6 +312,14 @@ impl SegmentStore for ArchiveSegments {
     }
 }
 
+/// Returns the kind of an error for readers of files. A segment can be removed while it is read.
+fn io_kind(error: &ArchiveError) -> io::ErrorKind {
+    match error.is_not_found() {
+        true => io::ErrorKind::NotFound,
+        false => io::ErrorKind::InvalidData,
+    }
+}
+
 /// Decodes segments for one thread.
 struct Contents {
     inner: Arc<Inner>,
@@ -326,7 +334,7 @@ impl SegmentContents for Contents {
             // the segment in which the record starts.
             let named = self.inner.ahead.segment(index).map(|it| format!("segment {}: ", it.name));
             let text = format!("{}{}", named.unwrap_or_default(), error_text(&error));
-            io::Error::new(io::ErrorKind::InvalidData, text)
+            io::Error::new(io_kind(&error), text)
         })
     }
 }

@@ -344,8 +344,8 @@ walden_format::diagnostics! { StoreError {
     Self { cause: Cause::Denied, operation: "list", location, .. } if location.contains("://") => "archive-denied" as "denied": "let these credentials list this prefix (on S3: s3:ListBucket on the bucket, with a condition on s3:prefix, for all prefixes of the \
          archive). The end of the WAL counts as such only if no prefix shows that there was more; docs/archive-reference.md has the rights \
          that each command needs",
-    Self { cause: Cause::Unavailable, location, .. } if location.starts_with("sftp://") => "archive-unreachable" as "unavailable": "check that ssh reaches the server as the user that walden runs as: ssh USER@HOST; the server calls archive_command again; a \
-         recovery that has stopped continues when the server is started again",
+    Self { cause: Cause::Unavailable, location, .. } if location.starts_with("sftp://") => "archive-unreachable" as "unavailable": "check that ssh reaches the server as the user that walden runs as: ssh USER@HOST; run the command again; PostgreSQL \
+         itself repeats archive_command, and continues a stopped recovery when it is started again",
     Self { cause: Cause::NoCredentials, location, .. } if location.starts_with("gs://") => "archive-no-credentials" as "no_credentials": "name the file with the key of a service account in GOOGLE_APPLICATION_CREDENTIALS in the environment of the command, for a server's \
          commands in that of its service, or as application_credentials in [archive.store] of walden.toml",
     Self { cause: Cause::NoCredentials, location, .. } if location.contains("://") && !location.starts_with("s3://") => "archive-no-credentials" as "no_credentials": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or AZURE_STORAGE_SAS_TOKEN) in the environment of the command, for a \
@@ -356,7 +356,7 @@ walden_format::diagnostics! { StoreError {
     Self { cause: Cause::NoObjectLock, .. } => "archive-no-object-lock" as "no_object_lock": "create the bucket with Object Lock (aws s3api create-bucket --object-lock-enabled-for-bucket), or remove lock_days from walden.toml",
     Self { cause: Cause::Full, .. } => "archive-full" as "full": "make room in the archive's file system or bucket, for example with walden archive prune",
     Self { cause: Cause::ReadOnly, .. } => "archive-read-only" as "read_only": "the archive's file system is mounted read-only; see the system's log for why",
-    Self { cause: Cause::Unavailable, .. } => "archive-unreachable" as "unavailable": "check the network and the store's service, and that the endpoint is right (AWS_ENDPOINT_URL or AZURE_STORAGE_ENDPOINT, or endpoint in [archive.store] of walden.toml; for gs:// base_url); the server calls archive_command again; a recovery that has stopped continues when the server is started again",
+    Self { cause: Cause::Unavailable, .. } => "archive-unreachable" as "unavailable": "check the network and the store's service, and that the endpoint is right (AWS_ENDPOINT_URL or AZURE_STORAGE_ENDPOINT, or endpoint in [archive.store] of walden.toml; for gs:// base_url); run the command again; PostgreSQL itself repeats archive_command, and continues a stopped recovery when it is started again",
     Self { cause: Cause::Locked, .. } => "archive-locked" as "locked": "name the file with a private key that may read, or a key service: --identity FILE, WALDEN_IDENTITY, or identity in walden.toml",
     Self { cause: Cause::WrongIdentity, .. } => "archive-wrong-identity" as "wrong_identity": "walden archive key list shows whose private keys can read; any of them can add another by walden archive key add",
     Self { cause: Cause::UnreadableIdentity, .. } => "archive-unreadable-identity" as "wrong_identity": "check the path (--identity, WALDEN_IDENTITY, or identity in walden.toml), and let only the user that walden runs as read the file: for restore_command, the server's user",

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use sha2::{Digest, Sha256};
 use walden_archive::Archive;
@@ -609,6 +610,30 @@ fn backups_of_standbys_are_known_by_their_manifests() {
     let report = plan(&archive, &Rule::KeepBackups(1), on_disk).expect("a plan").report().clone();
     assert_eq!(report.kept_from, Some(lsn(0x34, 0).to_string()), "{report:?}");
     assert!(backup::in_folder(&root.path().join("pg_wal"), &system).is_err());
+}
+
+/// The removals make room for the record of the first kept segment.
+#[test]
+fn a_full_archive_is_pruned() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (whole, _) = with_backups(root.path());
+    let has_room = AtomicBool::new(false);
+    let decide = move |call: &'static str, _: &str| match call {
+        "create" if !has_room.load(Relaxed) => Decision::Full,
+        "discard" => {
+            has_room.store(true, Relaxed);
+            Decision::Pass
+        }
+        _ => Decision::Pass,
+    };
+    let full = Archive::new(Box::new(Watched::deciding(Path::new(whole.store().location()), decide)));
+    let plan = plan(&full, &Rule::KeepBackups(2), Vec::new()).expect("a plan");
+    let done = plan.apply(&full).expect("applied");
+    // Ten segments and a backup history file.
+    assert_eq!(done.removed_objects, 11);
+    let mut records = Vec::new();
+    full.store().list("pruned/", &mut |listed| records.push(listed.key)).expect("a list");
+    assert_eq!(records, ["pruned/00000001/00000001000000000000002A.json"]);
 }
 
 /// Returns an archive in a folder that refuses to remove one of `share` objects, like a bucket with locks.

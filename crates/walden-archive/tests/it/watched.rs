@@ -19,6 +19,8 @@ pub enum Decision {
     Pass,
     /// The call has no effect.
     Fail,
+    /// The call has no effect, because the store is full.
+    Full,
     /// The call takes effect, but its result is lost.
     FailAfter,
     /// Half of the written or read bytes are lost, without an error.
@@ -76,9 +78,11 @@ impl Watched {
         key: &str,
         make: impl FnOnce(bool) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let failed = || StoreError::new("use", key, "a store that fails", Cause::Unavailable);
+        let failed_by = |cause| StoreError::new("use", key, "a store that fails", cause);
+        let failed = || failed_by(Cause::Unavailable);
         match (self.decide)(call, key) {
             Decision::Fail => Err(failed()),
+            Decision::Full => Err(failed_by(Cause::Full)),
             Decision::FailAfter => make(false).and_then(|_| Err(failed())),
             Decision::Pass => make(false),
             Decision::Tear => make(true),

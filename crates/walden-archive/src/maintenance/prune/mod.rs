@@ -35,6 +35,7 @@ use crate::objects::name::{ArchivedFile, Object, WAL};
 use crate::restore::get;
 use crate::restore::log::stretches;
 use crate::restore::recovery;
+use crate::store::Cause;
 
 /// Number of segments before a backup in which the end of a transaction is searched for.
 const MAX_SEGMENTS_BEFORE: usize = 16;
@@ -512,8 +513,13 @@ impl Plan {
     pub fn apply(self, archive: &Archive) -> Result<Pruned, ArchiveError> {
         archive.store().remove_leftovers()?;
         probe::remove_old(archive)?;
-        // Before the removals: an interrupted run must not be undone by copying.
-        pruned::record(archive, &self.first_kept)?;
+        // Before the removals, so that copying does not undo an interrupted run. On a full file system, the
+        // removals make room for the record.
+        let is_recorded = match pruned::record(archive, &self.first_kept) {
+            Ok(()) => true,
+            Err(error) if error.store_error().is_some_and(|error| error.cause == Cause::Full) => false,
+            Err(error) => return Err(error),
+        };
         let mut pruned = Pruned { is_applied: true, ..self.pruned };
         let mut removed_before = u64::MAX;
         // Before their WAL.
@@ -545,6 +551,9 @@ impl Plan {
             }
             pruned.kept_objects += 1;
             pruned.kept_bytes += bytes;
+        }
+        if !is_recorded {
+            pruned::record(archive, &self.first_kept)?;
         }
         pruned.removed_objects -= pruned.kept_objects;
         pruned.removed_bytes -= pruned.kept_bytes;
