@@ -98,7 +98,7 @@ fn advance(args: &AdvanceArgs) -> Result<ExitCode> {
             args.recover.expect_no_dependents(&base)?;
         }
     }
-    let prepared = args.recover.prepare(base)?;
+    let prepared = args.recover.prepare(base, None)?;
     finish(format, &advance_to(&args.recover, path, &prepared, args.output.as_deref())?)
 }
 

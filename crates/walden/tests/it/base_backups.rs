@@ -25,15 +25,15 @@ walden_testing::tests! {
 }
 
 /// A server that archives, with a tablespace.
-struct Site {
-    cluster: Cluster,
-    repo: PathBuf,
-    program: PathBuf,
-    tablespace: PathBuf,
+pub struct Site {
+    pub cluster: Cluster,
+    pub repo: PathBuf,
+    pub program: PathBuf,
+    pub tablespace: PathBuf,
 }
 
 impl Site {
-    fn start(version: u32, segment_mb: u32) -> Result<Site, Missing> {
+    pub fn start(version: u32, segment_mb: u32) -> Result<Site, Missing> {
         let installation = postgres(version)?;
         let cluster = ClusterBuilder::new(installation)
             .wal_segsize_mb(segment_mb)
@@ -52,7 +52,7 @@ impl Site {
     }
 
     /// Lets the server archive to a new archive, and creates tables.
-    fn prepare(&self) -> Client {
+    pub fn prepare(&self) -> Client {
         make_archive(&self.repo);
         self.cluster.make_folder("fast").unwrap();
         self.archive_with("--repo", &self.repo);
@@ -79,7 +79,7 @@ impl Site {
         client.batch_execute("SELECT pg_reload_conf()").unwrap();
     }
 
-    fn wait_until_archived(&self, client: &mut Client) {
+    pub fn wait_until_archived(&self, client: &mut Client) {
         // The command of the start fails.
         client.batch_execute("SELECT pg_stat_reset_shared('archiver')").unwrap();
         wait_until_archived(client);
@@ -91,17 +91,17 @@ impl Site {
         walden(&[&arguments[..], &["--repo", text(&self.repo)], options].concat())
     }
 
-    fn created(&self, options: &[&str]) -> Value {
+    pub fn created(&self, options: &[&str]) -> Value {
         let run = self.create(options);
         assert_eq!(run.code, 0, "{run:?}");
         parsed(&run)
     }
 
-    fn list(&self) -> Value {
+    pub fn list(&self) -> Value {
         json(&["archive", "list", "--format", "json", "--repo", text(&self.repo)])
     }
 
-    fn restore(&self, to: &Path, options: &[&str]) -> Run {
+    pub fn restore(&self, to: &Path, options: &[&str]) -> Run {
         let get = format!("{} archive get --repo {} %f \"%p\"", self.program.display(), self.repo.display());
         let mapping = format!("{}={}", self.tablespace.display(), to.with_extension("fast").display());
         let mapping = match self.tablespace.exists() {
@@ -114,7 +114,7 @@ impl Site {
     }
 
     /// Starts a server on a restored data directory, in which it stays.
-    fn start_restored(&self, data: &Path) -> Cluster {
+    pub fn start_restored(&self, data: &Path) -> Cluster {
         let space = data.with_extension("fast");
         let links = fs::read_dir(data.join("pg_tblspc")).unwrap();
         let link = links.map(|entry| entry.unwrap().path()).next().unwrap();
@@ -133,7 +133,7 @@ impl Site {
     }
 
     /// The pieces in the archive, largest first.
-    fn pieces(&self) -> Vec<PathBuf> {
+    pub fn pieces(&self) -> Vec<PathBuf> {
         let mut pieces = files_below(&self.repo.join("base"));
         let is_piece = |path: &PathBuf| path.file_stem().is_some_and(|stem| stem.len() >= 64);
         pieces.retain(is_piece);
@@ -143,7 +143,7 @@ impl Site {
 }
 
 /// Reads the output of a command.
-fn parsed(run: &Run) -> Value {
+pub fn parsed(run: &Run) -> Value {
     serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"))
 }
 

@@ -62,6 +62,7 @@ mod receive_copies;
 mod redo;
 mod restore;
 mod restore_at_once;
+mod restore_delta;
 mod restore_formats;
 mod restore_forward;
 mod restore_settings;
@@ -146,6 +147,7 @@ fn main() -> ExitCode {
         redo::TESTS,
         restore::TESTS,
         restore_at_once::TESTS,
+        restore_delta::TESTS,
         restore_formats::TESTS,
         restore_forward::TESTS,
         restore_settings::TESTS,
