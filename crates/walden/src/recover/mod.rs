@@ -5,6 +5,7 @@ pub mod backup;
 mod create;
 pub mod restore;
 mod schedule;
+mod store;
 pub mod stored;
 
 use std::fmt::Write as _;
