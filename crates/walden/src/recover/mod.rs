@@ -350,11 +350,12 @@ fn report_interrupted_delta(data: &Path) {
     let _ = signals::before_exit(Stage::Files, report_incomplete);
 }
 
+/// Reports an existing data directory over which a restore has started and not completed.
 fn report_incomplete() {
     // PostgreSQL can start from it before and after the restore.
     if let Some(data) = RESTORED_OVER.get().filter(|data| !data.join(ControlFile::PATH).exists()) {
         let data = harmless(&data.display().to_string()).into_owned();
-        output::tell(&format!("note: the restore was interrupted; {data} is incomplete"));
+        output::tell(&format!("note: the restore over {data} is not complete"));
         output::tell("hint: run the same command again: PostgreSQL does not start from it before");
     }
 }

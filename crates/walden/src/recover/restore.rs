@@ -21,8 +21,9 @@ use walden_source::inventory::{Run, SegmentFile};
 use walden_source::open::Compression;
 
 use super::{
-    Prepared, RecoverArgs, amounts_text, expect_unprotected, plan_text, report_interrupted_delta,
-    report_interruption, warn_of_damage, warn_of_drops, warn_of_partial, with_progress,
+    Prepared, RecoverArgs, amounts_text, expect_unprotected, plan_text, report_incomplete,
+    report_interrupted_delta, report_interruption, warn_of_damage, warn_of_drops, warn_of_partial,
+    with_progress,
 };
 use crate::output;
 use crate::terminal::{self, Format};
@@ -160,7 +161,11 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
                 None => recovery.restore(&args.output, progress),
                 Some(existing) => recovery.restore_over(existing, progress),
             }
-        })?;
+        });
+        if restored.is_err() {
+            report_incomplete();
+        }
+        let restored = restored?;
         let seconds = started.elapsed().as_secs_f64();
         if format == Format::Table {
             // The plan has printed those that it could read.
