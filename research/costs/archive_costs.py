@@ -19,7 +19,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 README = HERE / "README.md"
 BEGIN, END = "<!-- tables: archive_costs.py --write -->\n", "<!-- end of tables -->\n"
 SEGMENT = 16 * 1024 * 1024
-GB = 1_000_000_000
+# S3, Azure and Google bill binary gigabytes.
+GB = 1024 * 1024 * 1024
 MONTH = 30
 
 
@@ -59,10 +60,10 @@ def count(number):
 
 
 def size(gigabytes):
-    for limit, unit in [(1e3, "TB"), (1, "GB")]:
+    for limit, unit in [(1024, "TB"), (1, "GB")]:
         if gigabytes >= limit:
             return f"{gigabytes / limit:.1f} {unit}"
-    return f"{gigabytes * 1000:.0f} MB"
+    return f"{gigabytes * 1024:.0f} MB"
 
 
 def dollars(amount):

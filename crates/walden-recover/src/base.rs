@@ -15,11 +15,12 @@ use walden_format::payload::xlog::Checkpoint;
 use walden_source::datadir::{ControlFile, DataDir, DataDirError};
 
 use crate::copy::{LABEL, LOGS, copy_backup, copy_tree};
+use crate::destination::NewFolder;
 use crate::error::{RecoverError, invalid};
 use crate::folder_lock::{FolderLock, Identity, expect_identity, identify};
 use crate::manifest::{Checksum, Manifest, ManifestFile, compute_checksums, list_files};
 use crate::originals::Originals;
-use crate::tar_backup::{TarBackup, TarStreams, parse_map};
+use crate::tar_backup::{TABLESPACE_MAP, TarBackup, TarStreams, format_map, parse_map};
 
 /// The form of `START TIME` in the labels that Walden writes.
 const LABEL_TIME: &str = "%Y-%m-%d %H:%M:%S UTC";
@@ -153,7 +154,7 @@ impl BaseBackup {
     ) -> Result<(), RecoverError> {
         let (name, tablespaces) = (&backup.name, backup.tablespaces.iter().copied());
         let tar = TarBackup::of_streams(name, &backup.streams, tablespaces);
-        tar.unpack(folder, &[], false, &mut done)?;
+        tar.unpack(&[], false, &mut NewFolder { root: folder, done: &mut done })?;
         let control = folder.join(ControlFile::PATH);
         let above = control.parent().map_or(Ok(()), crate::private::create_folders);
         above.map_err(RecoverError::io("create", &control))?;
@@ -290,9 +291,49 @@ impl BaseBackup {
         later: Option<&Originals>,
         done: &mut dyn FnMut(u64),
     ) -> Result<(), RecoverError> {
-        let Some(tar) = &self.tar else { return copy_backup(&self.path, data, is_server, later, done) };
-        let outside: Vec<u32> = self.tablespaces.iter().map(|tablespace| tablespace.oid).collect();
-        tar.unpack(data, &outside, is_server, done)
+        match &self.tar {
+            None => copy_backup(&self.path, data, is_server, later, done),
+            Some(tar) => tar.unpack(&self.outside(), is_server, &mut NewFolder { root: data, done }),
+        }
+    }
+
+    /// Adds `tablespace_map` with this backup's tablespaces to a later one in a folder, and to its manifest.
+    /// A backup without tablespaces in other folders has none.
+    ///
+    /// # Errors
+    /// The folder has no manifest, or a file cannot be written.
+    pub fn write_tablespace_map(&self, folder: &Path) -> Result<(), RecoverError> {
+        if self.tablespaces.is_empty() {
+            return Ok(());
+        }
+        let map = format_map(self.tablespaces.iter().map(|it| (it.oid, it.folder.as_path())));
+        let (path, manifest_path) = (folder.join(TABLESPACE_MAP), folder.join(Manifest::FILE));
+        crate::private::write(&path, &map).map_err(RecoverError::io("write", &path))?;
+        let file = File::open(&manifest_path).map_err(RecoverError::io("read", &manifest_path))?;
+        let mut manifest: Manifest = Manifest::read(file)
+            .map_err(|problem| RecoverError::io("read", &manifest_path)(invalid(problem)))?;
+        let modified = Timestamp::now().as_second();
+        let write = manifest.add(TABLESPACE_MAP, &map, modified);
+        write
+            .and_then(|()| manifest.write(&manifest_path, self.major()))
+            .map_err(RecoverError::io("write", &manifest_path))
+    }
+
+    /// The folders that have its files: none if it is not in the file system.
+    pub(crate) fn folders(&self) -> Vec<PathBuf> {
+        match &self.tar {
+            _ if self.identity.is_none() => Vec::new(),
+            Some(tar) => vec![tar.folder().to_owned()],
+            None => {
+                let tablespaces = self.tablespaces.iter().map(|tablespace| tablespace.folder.clone());
+                std::iter::once(self.path.clone()).chain(tablespaces).collect()
+            }
+        }
+    }
+
+    /// The OIDs of its tablespaces outside of the backup's folder.
+    pub(crate) fn outside(&self) -> Vec<u32> {
+        self.tablespaces.iter().map(|tablespace| tablespace.oid).collect()
     }
 
     /// Copies a tablespace into a new folder. With `later`, relation files in plain format are added to it
@@ -310,7 +351,7 @@ impl BaseBackup {
                 let later = later.zip(link.as_deref()).map(|((originals, _), link)| (originals, link));
                 copy_tree(&tablespace.folder, new, later, done)
             }
-            Some(tar) => tar.unpack_tablespace(tablespace.oid, new, done),
+            Some(tar) => tar.unpack_tablespace(tablespace.oid, &mut NewFolder { root: new, done }),
         }
     }
 
@@ -488,7 +529,7 @@ impl Found {
             fs::read(&file).map_err(RecoverError::io("read", &file))
         };
         let label = data.is_backup().then(|| read(LABEL)).transpose()?;
-        if path.join("tablespace_map").exists() {
+        if path.join(TABLESPACE_MAP).exists() {
             return Err(RecoverError::Base {
                 base: path.to_owned(),
                 expected: "links in pg_tblspc instead of a tablespace_map",

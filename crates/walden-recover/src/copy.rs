@@ -1,11 +1,12 @@
 //! The base backup copied into the new data directory.
 
-use std::fs::{self, DirBuilder, File};
-use std::os::unix::fs::{DirBuilderExt, lchown};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 
 use walden_source::datadir::ControlFile;
 
+use crate::destination::{Destination, NewFolder};
 use crate::error::RecoverError;
 use crate::originals::Originals;
 use crate::work_folder::RENAME_MARK;
@@ -71,6 +72,31 @@ pub(crate) fn is_left_out(name: &Path, is_server: bool) -> bool {
         || is_server && LEFT_OUT_OF_SERVERS.into_iter().any(is_one)
 }
 
+/// A folder or file of a base backup that a copy has, by its path in the backup.
+pub(crate) enum Entry<'e> {
+    /// A folder, before its content.
+    Folder(&'e Path, Permissions),
+    /// A file, and where it is.
+    File(&'e Path, PathBuf),
+}
+
+/// Calls `visit` for everything that a copy of a base backup in plain format has.
+pub(crate) fn visit_backup(
+    base: &Path,
+    is_server: bool,
+    visit: &mut dyn FnMut(Entry<'_>) -> Result<(), RecoverError>,
+) -> Result<(), RecoverError> {
+    visit_folder(base, Path::new(""), &|name| is_left_out(name, is_server), visit)
+}
+
+/// Calls `visit` for the folders and files of a tablespace.
+pub(crate) fn visit_tablespace(
+    folder: &Path,
+    visit: &mut dyn FnMut(Entry<'_>) -> Result<(), RecoverError>,
+) -> Result<(), RecoverError> {
+    visit_folder(folder, Path::new(""), &|_| false, visit)
+}
+
 /// Copies a base backup. `done` gets the bytes of each file. On file systems with reference links, the copy
 /// shares the blocks of the backup until they are changed ([`fs::copy`] calls `copy_file_range`). With
 /// `later`, adds relation files to it instead.
@@ -81,9 +107,8 @@ pub(crate) fn copy_backup(
     later: Option<&Originals>,
     done: &mut dyn FnMut(u64),
 ) -> Result<(), RecoverError> {
-    let is_left_out = |name: &Path| is_left_out(name, is_server);
     let later = later.map(|originals| (originals, data));
-    copy_folder(base, data, Path::new(""), &is_left_out, later, done)
+    visit_backup(base, is_server, &mut |entry| copy_entry(data, entry, later, done))
 }
 
 /// Copies the files and folders of a tablespace. With `later`, adds relation files to it instead, in a folder
@@ -94,7 +119,27 @@ pub(crate) fn copy_tree(
     later: Option<(&Originals, &Path)>,
     done: &mut dyn FnMut(u64),
 ) -> Result<(), RecoverError> {
-    copy_folder(from, to, Path::new(""), &|_| false, later, done)
+    visit_tablespace(from, &mut |entry| copy_entry(to, entry, later, done))
+}
+
+fn copy_entry(
+    data: &Path,
+    entry: Entry<'_>,
+    later: Option<(&Originals, &Path)>,
+    done: &mut dyn FnMut(u64),
+) -> Result<(), RecoverError> {
+    match entry {
+        Entry::Folder(name, permissions) => NewFolder { root: data, done }.folder(name, Some(permissions)),
+        Entry::File(name, path) => {
+            if let Some((originals, root)) = later.filter(|_| is_relation_file(name)) {
+                originals.add(root.join(name), path);
+                return Ok(());
+            }
+            let bytes = fs::copy(&path, data.join(name)).map_err(RecoverError::io("copy", &path))?;
+            done(bytes);
+            Ok(())
+        }
+    }
 }
 
 /// Returns whether a file of a data directory or a tablespace is one of a relation, by its path in it: replay
@@ -113,20 +158,15 @@ fn is_relation_file(name: &Path) -> bool {
     is_number(relation) && is_number(segment) && ["fsm", "vm", "init"].contains(&fork) && is_in_database()
 }
 
-fn copy_folder(
+fn visit_folder(
     base: &Path,
-    data: &Path,
     inside: &Path,
     is_left_out: &dyn Fn(&Path) -> bool,
-    later: Option<(&Originals, &Path)>,
-    done: &mut dyn FnMut(u64),
+    visit: &mut dyn FnMut(Entry<'_>) -> Result<(), RecoverError>,
 ) -> Result<(), RecoverError> {
-    let (from, to) = (base.join(inside), data.join(inside));
+    let from = base.join(inside);
     let metadata = fs::metadata(&from).map_err(RecoverError::io("read", &from))?;
-    if !inside.as_os_str().is_empty() {
-        fs::create_dir(&to).map_err(RecoverError::io("create", &to))?;
-    }
-    fs::set_permissions(&to, metadata.permissions()).map_err(RecoverError::io("write", &to))?;
+    visit(Entry::Folder(inside, metadata.permissions()))?;
     if is_emptied(inside) {
         return Ok(());
     }
@@ -136,20 +176,13 @@ fn copy_folder(
         let kind = entry.file_type().map_err(RecoverError::io("read", &path))?;
         if kind.is_symlink() && is_emptied(&name) {
             // A link to pg_wal becomes a folder.
-            let (made, path) = (DirBuilder::new().mode(0o700).create(data.join(&name)), data.join(&name));
-            made.map_err(RecoverError::io("create", &path))?;
+            visit(Entry::Folder(&name, Permissions::from_mode(0o700)))?;
         } else if kind.is_dir() {
-            copy_folder(base, data, &name, is_left_out, later, done)?;
+            visit_folder(base, &name, is_left_out, visit)?;
         } else if kind.is_file() {
-            if is_left_out(&name) {
-                continue;
+            if !is_left_out(&name) {
+                visit(Entry::File(&name, path))?;
             }
-            if let Some((originals, root)) = later.filter(|_| is_relation_file(&name)) {
-                originals.add(root.join(&name), path);
-                continue;
-            }
-            let bytes = fs::copy(&path, data.join(&name)).map_err(RecoverError::io("copy", &path))?;
-            done(bytes);
         } else if kind.is_symlink() && inside != Path::new("pg_tblspc") && !is_left_out_link(&name) {
             return Err(refuse_link(base, &name));
         }

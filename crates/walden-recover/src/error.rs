@@ -50,6 +50,18 @@ pub enum RecoverError {
         /// The remedy.
         hint: &'static str,
     },
+    /// The existing data directory cannot be restored over.
+    #[error("cannot restore over {}: expected {expected}, found {found}", path.display())]
+    Existing {
+        /// The folder.
+        path: PathBuf,
+        /// The supported content.
+        expected: &'static str,
+        /// The content found.
+        found: String,
+        /// The remedy.
+        hint: &'static str,
+    },
     /// Another run reads or writes the folder.
     #[error("cannot use {}: another run of walden reads or writes it", path.display())]
     InUse {
@@ -273,6 +285,7 @@ walden_format::diagnostics! { RecoverError {
     Self::DataDir(error) => of(error),
     Self::Base { hint, .. } => "restore-base": *hint,
     Self::Target { hint, .. } => "restore-target": *hint,
+    Self::Existing { hint, .. } => "restore-existing": *hint,
     Self::Unmapped { .. } | Self::Mapping { .. } => "restore-tablespace": "name both folders with --tablespace-mapping OLD=NEW",
     Self::MappedAfter { .. } => "restore-tablespace-created": "choose a target after the next checkpoint or before that record, or restore without this mapping on a machine without the original's files",
     Self::InPlace { .. } => "restore-in-place": "write the later backup to another folder, with -o FOLDER --tablespace-mapping OLD=NEW",

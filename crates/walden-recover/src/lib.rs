@@ -39,11 +39,14 @@
 mod backup_folder;
 mod base;
 mod copy;
+mod delta;
+mod destination;
 mod document;
 mod duration;
 mod early_drops;
 mod engine;
 mod error;
+mod existing;
 mod files;
 mod folder_lock;
 mod gate;
@@ -70,17 +73,21 @@ pub use backup_folder::{
 };
 pub use base::{BaseBackup, StreamedBackup, Tablespace};
 pub use copy::{EMPTIED, LOGS};
+pub use delta::DeltaAmounts;
 pub use document::{CheckpointDocument, PartialDocument, PlanDocument, RestoredDocument};
 pub use duration::{COPY_BYTES_PER_SECOND, ExpectedDuration};
 pub use early_drops::{DropEvents, EarlyDrop};
 pub use error::RecoverError;
+pub use existing::ExistingDirectory;
 pub use folder_lock::FolderLock;
 pub use keep::{BackupDecision, KeepRule};
 pub use plan::{CheckpointRecord, ChosenRun, LaterWal, Plan, UnreadPartial, choose_run, last_record};
 pub use restore::{Purpose, Recovery, RestoreOptions, Restored, Step, keep_decoded};
 pub use settings::{NewSettings, RaisedSetting};
 pub use support::{Reason, Unsupported};
-pub use tablespaces::{MappedTablespace, map_tablespaces};
+pub use tablespaces::{MappedTablespace, map_tablespaces, tablespaces_in};
 pub use tar_backup::TarStreams;
 pub use target::Target;
-pub use work_folder::{MARK, expect_free_target, is_unfinished_rename, partial_of, remove_leftover};
+pub use work_folder::{
+    MARK, WorkFolder, expect_free_target, is_unfinished_rename, partial_of, remove_leftover,
+};

@@ -22,8 +22,10 @@ use walden_source::workers::run_in_order;
 
 use crate::base::BaseBackup;
 use crate::copy::{LABEL, give_to, synchronize, synchronize_one};
+use crate::delta::{DeltaAmounts, Way, apply, expect_fit};
 use crate::engine::{Engine, EngineOptions, Written};
 use crate::error::RecoverError;
+use crate::existing::ExistingDirectory;
 use crate::folder_lock::FolderLock;
 use crate::manifest::{Manifest, WalRange};
 use crate::originals::{Originals, copy_around};
@@ -97,6 +99,8 @@ pub struct Restored {
     pub prepared_transactions: usize,
     /// Settings of the new server; `None` for a backup.
     pub settings: Option<NewSettings>,
+    /// Amounts of a restore over an existing data directory.
+    pub delta: Option<DeltaAmounts>,
 }
 
 /// A base backup, the WAL that continues it, and the way in which it is restored.
@@ -154,6 +158,70 @@ impl Recovery<'_> {
         })
     }
 
+    /// Restores the base backup over the data directory of a stopped server of the same cluster: writes what
+    /// differs, and removes files that the backup does not have. After a failure, the directory has no
+    /// `pg_control`, so that PostgreSQL does not start, and the restore can be repeated.
+    ///
+    /// # Errors
+    /// The errors of [`Recovery::restore`]; the directory is of another cluster, has links that lead
+    /// elsewhere, or contains an archive.
+    pub fn restore_over(
+        &self,
+        existing: &ExistingDirectory,
+        progress: &mut dyn FnMut(Step),
+    ) -> Result<Restored, RecoverError> {
+        let (base, tablespaces) = (self.base, &self.options.tablespaces);
+        let _lock = self.base.lock()?;
+        self.expect_mapped(existing.path())?;
+        base.expect_same()?;
+        expect_fit(existing, base, tablespaces)?;
+        existing.move_control()?;
+        let mut restored = Restored::default();
+        let amounts = apply(existing, base, tablespaces, self.way(true), &mut |bytes| {
+            progress(Step::Copied(bytes));
+        })?;
+        (restored.delta, restored.copied_bytes) = (Some(amounts), amounts.written_bytes);
+        base.expect_same()?;
+        self.complete(existing.path(), &Arc::default(), existing.owner(), &mut restored, progress)?;
+        tablespaces.iter().try_for_each(MappedTablespace::unmark)?;
+        existing.finish()?;
+        Ok(restored)
+    }
+
+    /// Compares an existing data directory with the base backup, as [`Recovery::restore_over`] does, and
+    /// writes nothing.
+    ///
+    /// # Errors
+    /// The errors of [`Recovery::restore_over`].
+    pub fn compare(
+        &self,
+        existing: &ExistingDirectory,
+        progress: &mut dyn FnMut(Step),
+    ) -> Result<DeltaAmounts, RecoverError> {
+        let _lock = self.base.lock()?;
+        self.expect_mapped(existing.path())?;
+        expect_fit(existing, self.base, &self.options.tablespaces)?;
+        apply(existing, self.base, &self.options.tablespaces, self.way(false), &mut |bytes| {
+            progress(Step::Copied(bytes));
+        })
+    }
+
+    fn way(&self, is_applied: bool) -> Way {
+        let is_server = self.options.purpose != Purpose::Backup;
+        Way { is_server, is_applied, threads: self.options.threads }
+    }
+
+    /// Checks that each tablespace of the base backup has a new folder.
+    fn expect_mapped(&self, data: &Path) -> Result<(), RecoverError> {
+        if MappedTablespace::are_all(&self.options.tablespaces, self.base) {
+            return Ok(());
+        }
+        match self.base.tablespaces.first() {
+            None => Err(RecoverError::Mapping { old: data.to_owned(), found: String::new() }),
+            Some(first) => Err(RecoverError::Unmapped { oid: first.oid, folder: first.folder.clone() }),
+        }
+    }
+
     /// Replaces the base backup by a later one, with the plan's checkpoint as its start. The old backup is
     /// valid until the new one is complete.
     ///
@@ -192,12 +260,7 @@ impl Recovery<'_> {
         complete: impl FnOnce() -> Result<(), RecoverError>,
     ) -> Result<Restored, RecoverError> {
         let (base, tablespaces) = (self.base, &self.options.tablespaces);
-        if !MappedTablespace::are_all(tablespaces, base) {
-            let Some(first) = base.tablespaces.first() else {
-                return Err(RecoverError::Mapping { old: partial.to_owned(), found: String::new() });
-            };
-            return Err(RecoverError::Unmapped { oid: first.oid, folder: first.folder.clone() });
-        }
+        self.expect_mapped(partial)?;
         // The plan is that of the backup that was opened.
         base.expect_same()?;
         if partial.exists() {
@@ -243,12 +306,33 @@ impl Recovery<'_> {
         // A server refuses a data directory that others can write to.
         let restrict = fs::set_permissions(partial, fs::Permissions::from_mode(base.mode()));
         restrict.map_err(RecoverError::io("write", partial))?;
+        let owner = base.is_in_file_system().then(|| new_owner(&base.path, partial)).flatten();
+        self.complete(partial, &originals, owner, &mut restored, progress)?;
+        mark_rename(partial)?;
+        // As late as possible: without its mark, the next restore does not replace the folder.
+        options.tablespaces.iter().try_for_each(MappedTablespace::unmark)?;
+        fs::remove_file(&mark).map_err(RecoverError::io("remove", &mark))?;
+        Ok(restored)
+    }
+
+    /// Replays the WAL into a copy of the base backup, and completes it: from here on PostgreSQL can start.
+    fn complete(
+        &self,
+        data: &Path,
+        originals: &Arc<Originals>,
+        owner: Option<(u32, u32)>,
+        restored: &mut Restored,
+        progress: &mut dyn FnMut(Step),
+    ) -> Result<(), RecoverError> {
+        let Recovery { base, plan, options, .. } = *self;
+        let is_server = options.purpose != Purpose::Backup;
+        let manifest = base.manifest.as_ref().filter(|_| !is_server);
         let mut control = base.control_content.clone();
         if let Some(checkpoint) = &plan.checkpoint {
             // The files of a backup may be copied to another place, and are not synchronized there.
-            let place = (partial, is_server);
-            control = self.roll_forward(checkpoint, place, &originals, &mut restored, progress)?;
-            let label = partial.join(LABEL);
+            let place = (data, is_server);
+            control = self.roll_forward(checkpoint, place, originals, restored, progress)?;
+            let label = data.join(LABEL);
             match &options.purpose {
                 Purpose::Server { .. } => remove_label(&label)?,
                 Purpose::Backup => {
@@ -258,36 +342,27 @@ impl Recovery<'_> {
                 }
             }
             if let Some(manifest) = manifest {
-                self.write_manifest(manifest, checkpoint, partial, &control)?;
+                self.write_manifest(manifest, checkpoint, data, &control)?;
             }
         }
         progress(Step::Writing);
         if let Purpose::Server { restore_command, target_action } = &options.purpose {
-            let settings = NewSettings::find(partial, base.major(), plan.required);
+            let settings = NewSettings::find(data, base.major(), plan.required);
             let lines = settings.lines(base.major());
-            write_settings(partial, plan, restore_command, target_action.as_deref(), lines)?;
+            write_settings(data, plan, restore_command, target_action.as_deref(), lines)?;
             restored.settings = Some(settings);
         }
-        let owner = base.is_in_file_system().then(|| new_owner(&base.path, partial)).flatten();
         if let Some(owner) = owner {
-            give_to(partial, owner)?;
+            give_to(data, owner)?;
         }
-        synchronize(partial)?;
+        synchronize(data)?;
         options.tablespaces.iter().try_for_each(|tablespace| tablespace.finish(owner))?;
-        // From here on PostgreSQL can start.
-        let path = partial.join(ControlFile::PATH);
+        let path = data.join(ControlFile::PATH);
         private::write(&path, &control).map_err(RecoverError::io("write", &path))?;
         if let Some((user, group)) = owner {
             lchown(&path, Some(user), Some(group)).map_err(RecoverError::io("change the owner of", &path))?;
         }
-        for synchronized in [&path, &partial.join("global"), partial] {
-            synchronize_one(synchronized)?;
-        }
-        mark_rename(partial)?;
-        // As late as possible: without its mark, the next restore does not replace the folder.
-        options.tablespaces.iter().try_for_each(MappedTablespace::unmark)?;
-        fs::remove_file(&mark).map_err(RecoverError::io("remove", &mark))?;
-        Ok(restored)
+        [&path, &data.join("global"), data].into_iter().try_for_each(synchronize_one)
     }
 
     /// Replays the WAL into the files of the base backup itself, and leaves them as [`Recovery::restore`]

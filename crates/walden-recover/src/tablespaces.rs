@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use crate::base::{BaseBackup, Tablespace};
 use crate::copy::{give_to, synchronize};
 use crate::error::RecoverError;
+use crate::existing::ExistingDirectory;
 use crate::private;
-use crate::work_folder::{MARK, expect_free_folder, remove_partial};
+use crate::work_folder::{MARK, WorkFolder, expect_free_folder, remove_partial};
 
 /// A folder of tablespaces and its new folder.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,11 +30,17 @@ pub struct MappedTablespace {
 /// that WAL creates. `mapping` has old and new folders, as `pg_basebackup --tablespace-mapping` has.
 ///
 /// # Errors
-/// A tablespace of the base backup is not mapped, or a new folder is in use.
+/// A tablespace of the base backup is not mapped, or a new folder is in use. The folder to which the data
+/// directory `over` links for the same tablespace may have files; that directory is not of the backup's
+/// cluster, or has WAL that waits for the archiver.
 pub fn map_tablespaces(
     base: &BaseBackup,
     mapping: &[(PathBuf, PathBuf)],
+    over: Option<&ExistingDirectory>,
 ) -> Result<Vec<MappedTablespace>, RecoverError> {
+    if let Some(over) = over {
+        over.expect_replaceable(base.system_identifier())?;
+    }
     let is_of = |tablespace: &Tablespace, old: &Path| {
         tablespace.folder == old || fs::canonicalize(old).is_ok_and(|old| old == tablespace.folder)
     };
@@ -53,14 +60,28 @@ pub fn map_tablespaces(
             let found = format!("the new folder of {}", other.old.display());
             return Err(RecoverError::Target { path: new, found, hint: "name a folder for each tablespace" });
         }
-        expect_free_folder(&new)?;
-        if !new.parent().is_some_and(Path::is_dir) {
-            let found = "no directory above it".to_owned();
-            return Err(RecoverError::Target { path: new, found, hint: "create the directory above it" });
+        let one = MappedTablespace { tablespace: tablespace.cloned(), old: old.clone(), new, link: None };
+        if !over.is_some_and(|over| one.is_linked_from(over.path())) {
+            expect_free_folder(&one.new)?;
         }
-        mapped.push(MappedTablespace { tablespace: tablespace.cloned(), old: old.clone(), new, link: None });
+        if !one.new.parent().is_some_and(Path::is_dir) {
+            let found = "no directory above it".to_owned();
+            return Err(RecoverError::Target { path: one.new, found, hint: "create the directory above it" });
+        }
+        mapped.push(one);
     }
     Ok(mapped)
+}
+
+/// Maps the tablespaces of a base backup to folders in a work folder.
+pub fn tablespaces_in(base: &BaseBackup, work: &WorkFolder) -> Vec<MappedTablespace> {
+    let map = |tablespace: &Tablespace| MappedTablespace {
+        tablespace: Some(tablespace.clone()),
+        old: tablespace.folder.clone(),
+        new: work.path().join(tablespace.oid.to_string()),
+        link: None,
+    };
+    base.tablespaces.iter().map(map).collect()
 }
 
 /// Returns the new folder for a tablespace that WAL creates in a folder outside of the data directory.
@@ -90,6 +111,38 @@ impl MappedTablespace {
     /// The folder that only WAL may name.
     pub(crate) fn old_if_created(&self) -> Option<&Path> {
         self.tablespace.is_none().then_some(&self.old)
+    }
+
+    /// The tablespace of the base backup.
+    pub(crate) fn of_base(&self) -> Option<&Tablespace> {
+        self.tablespace.as_ref()
+    }
+
+    /// The OID of a tablespace of the base backup.
+    pub fn oid(&self) -> Option<u32> {
+        self.tablespace.as_ref().map(|tablespace| tablespace.oid)
+    }
+
+    /// Whether a data directory has this tablespace in the new folder.
+    pub(crate) fn is_linked_from(&self, data: &Path) -> bool {
+        let Some(oid) = self.oid() else { return false };
+        let link = data.join("pg_tblspc").join(oid.to_string());
+        let resolved = |path: &Path| fs::canonicalize(path).ok();
+        link.is_symlink() && resolved(&link).is_some_and(|found| resolved(&self.new) == Some(found))
+    }
+
+    /// Creates the new folder in a data directory that may have the tablespace already. The link shows the
+    /// next restore that the folder's files are those of the tablespace.
+    pub(crate) fn create_over(&self, data: &Path) -> Result<(), RecoverError> {
+        let Some(tablespace) = &self.tablespace else { return self.create(data, |_, _| Ok(())) };
+        if self.is_linked_from(data) {
+            return Ok(());
+        }
+        expect_free_folder(&self.new)?;
+        remove_partial(&self.new).map_err(RecoverError::io("remove", &self.new))?;
+        DirBuilder::new().mode(0o700).create(&self.new).map_err(RecoverError::io("create", &self.new))?;
+        let link = data.join("pg_tblspc").join(tablespace.oid.to_string());
+        symlink(&self.new, &link).map_err(RecoverError::io("create", &link))
     }
 
     /// The new folder.
@@ -127,7 +180,11 @@ impl MappedTablespace {
     /// Removes the mark of an incomplete copy.
     pub(crate) fn unmark(&self) -> Result<(), RecoverError> {
         let mark = self.mark();
-        fs::remove_file(&mark).map_err(RecoverError::io("remove", &mark))
+        match fs::remove_file(&mark) {
+            // The tablespace was restored over an existing one.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(RecoverError::io("remove", &mark)),
+        }
     }
 
     /// Removes an incomplete copy.

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, Permissions};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,11 +13,11 @@ use tar::EntryType;
 use walden_source::datadir::ControlFile;
 use walden_source::open::{Compression, open_path};
 use walden_source::read_entries;
-use walden_source::tar_end::{CountedReader, cut_off, end_of_entry, expect_end_block};
+use walden_source::tar_end::{CountedReader, end_of_entry, expect_end_block};
 
 use crate::copy::{LABEL, is_emptied, is_left_out};
+use crate::destination::Destination;
 use crate::error::{RecoverError, invalid};
-use crate::private;
 
 /// Endings of tar files and their compression, as `pg_basebackup` or users give them.
 pub const TAR_ENDINGS: [(&str, Compression); 12] = [
@@ -35,16 +34,20 @@ pub const TAR_ENDINGS: [(&str, Compression); 12] = [
     (".tbz2", Compression::Bzip2),
     (".tbz", Compression::Bzip2),
 ];
+/// The file with the folders of tablespaces.
+pub(crate) const TABLESPACE_MAP: &str = "tablespace_map";
 /// Largest label and map of tablespaces that is read, in bytes.
 const MAX_SMALL: u64 = 1 << 20;
 
 /// The tar archives of a base backup that is not in a folder.
 pub trait TarStreams: fmt::Debug + Send + Sync {
-    /// Opens the tar archive of a tablespace, or of the data directory (`None`).
+    /// Opens the tar archive of a tablespace, or of the data directory (`None`). Content that the files of
+    /// `existing` have in the same places may be read from them: a folder with the paths of the archive,
+    /// whose files change only behind the reader.
     ///
     /// # Errors
     /// It cannot be read. Reading the content fails with the same errors, and at damage.
-    fn open(&self, tablespace: Option<u32>) -> io::Result<Box<dyn Read + Send>>;
+    fn open(&self, tablespace: Option<u32>, existing: Option<&Path>) -> io::Result<Box<dyn Read + Send>>;
 }
 
 /// A tar file.
@@ -98,20 +101,21 @@ impl TarFile {
         path.is_file().then_some(TarFile { path, content })
     }
 
-    fn open(&self) -> io::Result<Box<dyn Read + Send>> {
+    fn open(&self, existing: Option<&Path>) -> io::Result<Box<dyn Read + Send>> {
         match &self.content {
             TarContent::File(compression) => Ok(Box::new(open_path(&self.path, *compression)?)),
-            TarContent::Stream(streams, tablespace) => streams.open(*tablespace),
+            TarContent::Stream(streams, tablespace) => streams.open(*tablespace, existing),
         }
     }
 
-    /// Calls `found` for each entry. Refuses entries that would be outside of a folder, links except for
-    /// those that a data directory has, and files that are cut off.
+    /// Calls `found` for each entry. `existing` is that of [`TarStreams::open`]. Refuses entries that would
+    /// be outside of a folder, links except for those that a data directory has, and files that are cut off.
     fn read(
         &self,
+        existing: Option<&Path>,
         mut found: impl FnMut(PathBuf, Member<'_>) -> Result<(), RecoverError>,
     ) -> Result<(), RecoverError> {
-        let content = self.open().map_err(RecoverError::io("read", &self.path))?;
+        let content = self.open(existing).map_err(RecoverError::io("read", &self.path))?;
         let (content, read) = CountedReader::new(content);
         let mut archive = tar::Archive::new(content);
         // Errors of `found` pass through the tar reader.
@@ -149,37 +153,19 @@ impl TarFile {
         outcome.map_err(RecoverError::io("read", &self.path))
     }
 
-    /// Unpacks the file into a folder. `is_wanted` decides about each path; `done` gets the bytes of each
-    /// file.
+    /// Unpacks the file. `is_wanted` decides about each path.
     fn unpack(
         &self,
-        folder: &Path,
+        to: &mut dyn Destination,
         is_wanted: impl Fn(&Path) -> bool,
-        done: &mut dyn FnMut(u64),
     ) -> Result<(), RecoverError> {
-        self.read(|name, member| {
-            let path = folder.join(&name);
-            match member {
-                _ if !is_wanted(&name) => Ok(()),
-                // pg_wal of the server may have been a link.
-                Member::Link(_) if name != Path::new("pg_wal") => Ok(()),
-                Member::Folder | Member::Link(_) => {
-                    private::create_folders(&path).map_err(RecoverError::io("create", &path))
-                }
-                Member::File { size, content } => {
-                    let above = path.parent().map_or(Ok(()), private::create_folders);
-                    above.map_err(RecoverError::io("create", &path))?;
-                    // A file that exists, or a link, is not followed.
-                    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-                    let mut file = file.map_err(RecoverError::io("create", &path))?;
-                    let copied = io::copy(content, &mut file).map_err(RecoverError::io("copy", &path))?;
-                    if copied != size {
-                        return Err(RecoverError::io("read", &self.path)(cut_off()));
-                    }
-                    done(copied);
-                    Ok(())
-                }
-            }
+        let existing = to.existing().map(Path::to_owned);
+        self.read(existing.as_deref(), |name, member| match member {
+            _ if !is_wanted(&name) => Ok(()),
+            // pg_wal of the server may have been a link.
+            Member::Link(_) if name != Path::new("pg_wal") => Ok(()),
+            Member::Folder | Member::Link(_) => to.folder(&name, None),
+            Member::File { size, content } => to.file(&name, size, content),
         })
     }
 }
@@ -257,13 +243,13 @@ impl TarBackup {
     ) -> Result<Contents, RecoverError> {
         let mut contents = Contents::default();
         let mut map = Vec::new();
-        self.base.read(|name, member| match member {
+        self.base.read(None, |name, member| match member {
             Member::File { size, content } => {
                 let kept = match name.to_str() {
                     Some("PG_VERSION") => contents.version.insert(Vec::new()),
                     Some(ControlFile::PATH) => contents.control.insert(Vec::new()),
                     Some(LABEL) => contents.label.insert(Vec::new()),
-                    Some("tablespace_map") => &mut map,
+                    Some(TABLESPACE_MAP) => &mut map,
                     _ => return found(&name, size, content),
                 };
                 let read = content.take(MAX_SMALL).read_to_end(kept);
@@ -279,7 +265,7 @@ impl TarBackup {
         contents.tablespaces.extend(parse_map(&map));
         for (oid, file) in &self.tablespaces {
             let inside = Path::new("pg_tblspc").join(oid.to_string());
-            file.read(|name, member| match member {
+            file.read(None, |name, member| match member {
                 Member::File { size, content } => found(&inside.join(name), size, content),
                 Member::Folder | Member::Link(_) => Ok(()),
             })?;
@@ -292,34 +278,44 @@ impl TarBackup {
         self.tablespaces.contains_key(&oid)
     }
 
-    /// Unpacks everything but the tablespaces in `outside` into a new data directory, as
-    /// [`copy_backup`](crate::copy::copy_backup) copies it.
+    /// Unpacks everything but the tablespaces in `outside`, as
+    /// [`visit_backup`](crate::copy::visit_backup) lists it.
     pub(crate) fn unpack(
         &self,
-        data: &Path,
         outside: &[u32],
         is_server: bool,
-        done: &mut dyn FnMut(u64),
+        to: &mut dyn Destination,
     ) -> Result<(), RecoverError> {
         let is_wanted =
             |name: &Path| !is_left_out(name, is_server) && !name.ancestors().skip(1).any(is_emptied);
-        self.base.unpack(data, is_wanted, done)?;
+        self.base.unpack(to, is_wanted)?;
         for (oid, file) in self.tablespaces.iter().filter(|(oid, _)| !outside.contains(oid)) {
-            let folder = data.join("pg_tblspc").join(oid.to_string());
-            private::create_folders(&folder).map_err(RecoverError::io("create", &folder))?;
-            file.unpack(&folder, |_| true, done)?;
+            let folder = Path::new("pg_tblspc").join(oid.to_string());
+            to.folder(&folder, None)?;
+            file.unpack(&mut Inside { folder: &folder, to }, |_| true)?;
         }
         Ok(())
     }
 
-    /// Unpacks a tablespace into its new folder.
-    pub(crate) fn unpack_tablespace(
-        &self,
-        oid: u32,
-        folder: &Path,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<(), RecoverError> {
-        self.tablespaces.get(&oid).map_or(Ok(()), |file| file.unpack(folder, |_| true, done))
+    /// Unpacks a tablespace.
+    pub(crate) fn unpack_tablespace(&self, oid: u32, to: &mut dyn Destination) -> Result<(), RecoverError> {
+        self.tablespaces.get(&oid).map_or(Ok(()), |file| file.unpack(to, |_| true))
+    }
+}
+
+/// A folder in a destination.
+struct Inside<'d> {
+    folder: &'d Path,
+    to: &'d mut dyn Destination,
+}
+
+impl Destination for Inside<'_> {
+    fn folder(&mut self, name: &Path, permissions: Option<Permissions>) -> Result<(), RecoverError> {
+        self.to.folder(&self.folder.join(name), permissions)
+    }
+
+    fn file(&mut self, name: &Path, size: u64, content: &mut dyn Read) -> Result<(), RecoverError> {
+        self.to.file(&self.folder.join(name), size, content)
     }
 }
 
@@ -349,6 +345,22 @@ pub(crate) fn parse_map(map: &[u8]) -> BTreeMap<u32, PathBuf> {
     lines.iter().filter_map(entry).collect()
 }
 
+/// Writes `tablespace_map`.
+pub(crate) fn format_map<'m>(tablespaces: impl Iterator<Item = (u32, &'m Path)>) -> Vec<u8> {
+    let mut map = Vec::new();
+    for (oid, folder) in tablespaces {
+        map.extend_from_slice(format!("{oid} ").as_bytes());
+        for &byte in folder.as_os_str().as_bytes() {
+            if matches!(byte, b'\\' | b'\n' | b'\r') {
+                map.push(b'\\');
+            }
+            map.push(byte);
+        }
+        map.push(b'\n');
+    }
+    map
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::File;
@@ -356,6 +368,11 @@ mod tests {
     use tar::{Builder, Header};
 
     use super::*;
+    use crate::destination::NewFolder;
+
+    fn new<'f>(root: &'f Path, done: &'f mut dyn FnMut(u64)) -> NewFolder<'f> {
+        NewFolder { root, done }
+    }
 
     fn header(name: &[u8], kind: EntryType, size: u64) -> Header {
         let mut header = Header::new_gnu();
@@ -396,7 +413,7 @@ mod tests {
         for (header, content, expected) in cases {
             let file = tar_of(&path, &[(header, content)]);
             let target = folder.path().join("target");
-            let error = file.unpack(&target, |_| true, &mut |_| ()).unwrap_err();
+            let error = file.unpack(&mut new(&target, &mut |_| ()), |_| true).unwrap_err();
             let text = walden_source::error_text(&error);
             assert!(text.contains(expected), "{expected}: {text}");
             assert!(!folder.path().join("x").exists() && !target.exists(), "{expected}");
@@ -412,12 +429,12 @@ mod tests {
         link.set_link_name("/etc").unwrap();
         link.set_cksum();
         let tar = tar_of(&path, &[(link, b""), (file(b"./pg_wal/x"), b"x"), (file(b"a"), b"1")]);
-        tar.unpack(&target, |_| true, &mut |_| ()).unwrap();
+        tar.unpack(&mut new(&target, &mut |_| ()), |_| true).unwrap();
         assert!(!target.join("pg_wal").is_symlink());
         assert_eq!(fs::read(target.join("pg_wal/x")).unwrap(), b"x");
         fs::remove_dir_all(&target).unwrap();
         let tar = tar_of(&path, &[(file(b"a"), b"1"), (file(b"./a"), b"2")]);
-        assert!(tar.unpack(&target, |_| true, &mut |_| ()).is_err());
+        assert!(tar.unpack(&mut new(&target, &mut |_| ()), |_| true).is_err());
         assert_eq!(fs::read(target.join("a")).unwrap(), b"1");
     }
 
@@ -431,7 +448,7 @@ mod tests {
         assert_eq!(whole.len(), 2 * 1536 + 1024);
         let is_read = |bytes: usize| {
             fs::write(&path, &whole[..bytes]).unwrap();
-            TarFile::new(path.clone()).unwrap().read(|_, _| Ok(())).is_ok()
+            TarFile::new(path.clone()).unwrap().read(None, |_, _| Ok(())).is_ok()
         };
         assert!(is_read(whole.len()) && is_read(2 * 1536 + 512));
         for cut in [0, 300, 512, 1000, 1536, 2048, 2 * 1536 - 1, 2 * 1536] {
@@ -451,7 +468,7 @@ mod tests {
             let mut damaged = whole.clone();
             damaged[offset] ^= 1;
             fs::write(&path, damaged).unwrap();
-            let error = TarFile::new(path.clone()).unwrap().read(|_, _| Ok(())).unwrap_err();
+            let error = TarFile::new(path.clone()).unwrap().read(None, |_, _| Ok(())).unwrap_err();
             let text = walden_source::error_text(&error);
             assert!(
                 text.starts_with(&format!("cannot read {}: expected the header", path.display())),
@@ -466,7 +483,10 @@ mod tests {
     fn a_map_of_tablespaces_is_unescaped() {
         let found = parse_map(b"16384 /srv/fast\n16385 /with space/a\\\\b\\\nc\n");
         let expected = [(16384, "/srv/fast".into()), (16385, "/with space/a\\b\nc".into())];
-        assert_eq!(found, BTreeMap::from(expected));
+        let expected = BTreeMap::from(expected);
+        assert_eq!(found, expected);
+        let written = format_map(expected.iter().map(|(oid, folder)| (*oid, folder.as_path())));
+        assert_eq!(parse_map(&written), expected);
         assert!(parse_map(b"").is_empty() && parse_map(b"x\n\n1").is_empty());
     }
 }

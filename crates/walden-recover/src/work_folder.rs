@@ -5,7 +5,10 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use walden_source::datadir::ControlFile;
+
 use crate::error::RecoverError;
+use crate::existing::MOVED_CONTROL;
 use crate::folder_lock::FolderLock;
 use crate::private::{self, remove_folder};
 
@@ -27,6 +30,49 @@ pub fn expect_free_target(data: &Path) -> Result<(), RecoverError> {
     expect_own_partial(&partial_of(data)?)
 }
 
+/// A folder for the files of one run, which removes it in the end. No other run uses it meanwhile.
+#[derive(Debug)]
+pub struct WorkFolder {
+    path: PathBuf,
+    _lock: Option<FolderLock>,
+}
+
+impl WorkFolder {
+    /// Names the folder for a plan, and creates nothing.
+    pub fn planned(path: &Path) -> WorkFolder {
+        WorkFolder { path: path.to_owned(), _lock: None }
+    }
+
+    /// Creates the folder, which must be missing, empty, or left by a killed run.
+    ///
+    /// # Errors
+    /// It has other files, another run uses it, or it cannot be created.
+    pub fn create(path: &Path) -> Result<WorkFolder, RecoverError> {
+        let path = std::path::absolute(path).map_err(RecoverError::io("use", path))?;
+        expect_free_folder(&path)?;
+        private::create_folders(&path).map_err(RecoverError::io("create", &path))?;
+        let lock = FolderLock::exclusive(&path)?;
+        let mark = path.join(MARK);
+        private::write(&mark, "").map_err(RecoverError::io("create", &mark))?;
+        remove_content(&path).map_err(RecoverError::io("remove", &path))?;
+        Ok(WorkFolder { path, _lock: Some(lock) })
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for WorkFolder {
+    fn drop(&mut self) {
+        if self._lock.is_some() {
+            // What stays is marked, and the next run removes it.
+            let _ = remove_partial(&self.path);
+        }
+    }
+}
+
 /// Checks that a folder is missing, empty, or was left by an earlier restore.
 pub(crate) fn expect_free_folder(data: &Path) -> Result<(), RecoverError> {
     let refuse = |path: &Path, found: &str, hint| {
@@ -42,7 +88,13 @@ pub(crate) fn expect_free_folder(data: &Path) -> Result<(), RecoverError> {
     match fs::read_dir(data) {
         Ok(mut entries) => {
             if entries.next().is_some() && !data.join(MARK).exists() {
-                return refuse(data, "one with files", "name another directory, or remove the files");
+                let hint = match data.join(ControlFile::PATH).exists() || data.join(MOVED_CONTROL).exists() {
+                    true => {
+                        "name another directory; with --delta, walden restore writes over the data directory of a stopped server of this cluster"
+                    }
+                    false => "name another directory, or remove the files",
+                };
+                return refuse(data, "one with files", hint);
             }
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -108,6 +160,12 @@ pub(crate) fn is_mount_point(folder: &Path) -> bool {
 /// Removes the files that an earlier restore left, its marks last: otherwise the remainder would look like
 /// another program's.
 pub(crate) fn remove_partial(partial: &Path) -> io::Result<()> {
+    remove_content(partial)?;
+    remove_folder(partial)
+}
+
+/// Removes everything in a folder but the marks.
+fn remove_content(partial: &Path) -> io::Result<()> {
     for entry in fs::read_dir(partial).into_iter().flatten() {
         let entry = entry?;
         match entry.file_type()?.is_dir() {
@@ -118,7 +176,7 @@ pub(crate) fn remove_partial(partial: &Path) -> io::Result<()> {
             false => {}
         }
     }
-    remove_folder(partial)
+    Ok(())
 }
 
 /// Removes the folder that an interrupted restore to a data directory left, unless another run uses it.

@@ -211,6 +211,14 @@ fn take<'b>(bytes: &mut &'b [u8], most: usize) -> &'b [u8] {
     taken
 }
 
+/// Returns the path and the size of a large file, if a part is its header. Its content follows.
+pub(super) fn large_file(part: &[u8]) -> Option<(PathBuf, u64)> {
+    let header = Header::from_byte_slice(<&[u8; BLOCK]>::try_from(part).ok()?);
+    let bytes = header.entry_size().ok()?;
+    let is_file = matches!(header.entry_type(), EntryType::Regular | EntryType::Continuous);
+    (is_file && bytes >= LARGE_FILE_BYTES).then(|| (path_of(&header.path_bytes()), bytes))
+}
+
 /// Returns the path of an entry in the data directory.
 fn path_of(name: &[u8]) -> PathBuf {
     use std::os::unix::ffi::OsStrExt as _;

@@ -1,14 +1,21 @@
 //! Reads the tar archives of a stored backup. Several threads fetch, decompress and verify pieces ahead.
+//!
+//! A piece that is a part of a large file is not fetched if an existing file has the same content in the same
+//! place, according to its BLAKE3.
 
 use std::collections::VecDeque;
+use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Component, Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 
+use rustix::fs::OFlags;
 use walden_recover::{StreamedBackup, TarStreams};
 
+use super::cutter::large_file;
 use super::documents::{Piece, PieceList, StoredBackup, from_hex};
 use super::error::BaseBackupError;
 use super::inventory::{damaged, read_manifest, read_pieces};
@@ -76,7 +83,7 @@ impl std::fmt::Debug for Streams {
 }
 
 impl TarStreams for Streams {
-    fn open(&self, tablespace: Option<u32>) -> io::Result<Box<dyn Read + Send>> {
+    fn open(&self, tablespace: Option<u32>, existing: Option<&Path>) -> io::Result<Box<dyn Read + Send>> {
         let number = self.pieces.archives.iter().position(|tar| tar.tablespace == tablespace);
         let number = number.ok_or(io::ErrorKind::NotFound)?;
         let (sender, receiver) = channel::<Job>();
@@ -86,9 +93,13 @@ impl TarStreams for Streams {
             Builder::new().name("read-pieces".into()).spawn(move || {
                 loop {
                     let job = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                    let Ok(Job { key, hash, bytes, result }) = job else { break };
+                    let Ok(Job { key, hash, bytes, place, result }) = job else { break };
+                    let found = place.and_then(|place| place.read(hash, bytes));
                     // An error means that the reader was dropped.
-                    let _ = result.send(read_from_any(&archives, &key, hash, bytes));
+                    let _ = result.send(match found {
+                        Some(content) => Ok(content),
+                        None => read_from_any(&archives, &key, hash, bytes),
+                    });
                 }
             })?;
         }
@@ -99,6 +110,8 @@ impl TarStreams for Streams {
             ahead: VecDeque::new(),
             max_ahead: 2 * self.threads,
             jobs: sender,
+            existing: existing.map(Path::to_owned),
+            large: None,
             current: Vec::new(),
             read: 0,
         }))
@@ -110,7 +123,31 @@ struct Job {
     key: String,
     hash: PieceHash,
     bytes: u64,
+    /// Where an existing file may have the same content.
+    place: Option<Place>,
     result: Sender<Result<Vec<u8>, BaseBackupError>>,
+}
+
+/// A place in a file.
+#[derive(Clone, Debug)]
+struct Place {
+    file: PathBuf,
+    offset: u64,
+}
+
+impl Place {
+    /// Reads the content of a hash, if the file has it here. Otherwise, whatever the reason, it is fetched.
+    fn read(&self, hash: PieceHash, bytes: u64) -> Option<Vec<u8>> {
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(&self.file).ok()?;
+        let metadata = file.metadata().ok()?;
+        if !metadata.is_file() || metadata.len() < self.offset.checked_add(bytes)? {
+            return None;
+        }
+        let mut content = vec![0; usize::try_from(bytes).ok()?];
+        file.read_exact_at(&mut content, self.offset).ok()?;
+        (PieceHash::of(&content) == hash).then_some(content)
+    }
 }
 
 enum Ahead {
@@ -127,6 +164,10 @@ struct PieceReader {
     ahead: VecDeque<Ahead>,
     max_ahead: usize,
     jobs: Sender<Job>,
+    /// A folder whose files may have the same content.
+    existing: Option<PathBuf>,
+    /// The place of the next piece of a large file, and how many bytes of the file follow.
+    large: Option<(Place, u64)>,
     current: Vec<u8>,
     /// Bytes of `current` that were read.
     read: usize,
@@ -139,11 +180,23 @@ impl PieceReader {
             let Some(piece) = tar.pieces.get(self.next) else { break };
             self.next += 1;
             self.ahead.push_back(match piece {
-                Piece::Inline(digits) => Ahead::Ready(from_hex(digits).unwrap_or_default()),
+                Piece::Inline(digits) => {
+                    let content = from_hex(digits).unwrap_or_default();
+                    if take_place(&mut self.large, content.len() as u64).is_none()
+                        && let Some(existing) = &self.existing
+                        && let Some((path, bytes)) = large_file(&content)
+                        && path.components().all(|part| matches!(part, Component::Normal(_)))
+                    {
+                        self.large = Some((Place { file: existing.join(path), offset: 0 }, bytes));
+                    }
+                    Ahead::Ready(content)
+                }
                 Piece::Stored(hash, bytes, _, folder) => {
                     let folder = self.pieces.folders.get(*folder as usize).map_or("", String::as_str);
                     let (result, receiver) = channel();
-                    let job = Job { key: piece_key(folder, *hash), hash: *hash, bytes: *bytes, result };
+                    let place = take_place(&mut self.large, *bytes);
+                    let job =
+                        Job { key: piece_key(folder, *hash), hash: *hash, bytes: *bytes, place, result };
                     self.jobs.send(job).map_err(|_| io::ErrorKind::BrokenPipe)?;
                     Ahead::Fetched(receiver)
                 }
@@ -151,6 +204,17 @@ impl PieceReader {
         }
         Ok(())
     }
+}
+
+/// Returns the place of the next piece if it is a part of a large file, and advances by its bytes.
+fn take_place(large: &mut Option<(Place, u64)>, bytes: u64) -> Option<Place> {
+    let (place, left) = large.take()?;
+    if left < bytes {
+        return None;
+    }
+    let next = Place { file: place.file.clone(), offset: place.offset + bytes };
+    *large = (left > bytes).then_some((next, left - bytes));
+    Some(place)
 }
 
 impl Read for PieceReader {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::list::Listing;
 use crate::archive::{Archive, ArchiveError};
+use crate::base_backups::BASE;
 use crate::objects::name::{BACKUP, HISTORY, WAL};
 use crate::store::StoreError;
 
@@ -290,6 +291,24 @@ pub struct Cost {
     pub early: Option<Early>,
     /// The price that removing the objects of `early` now would waste.
     pub early_price: Option<f64>,
+    /// The base backups, which are not in the other figures; `None` without any.
+    pub base_backups: Option<BaseBackupCost>,
+}
+
+/// The cost of the base backups in the archive. They are in the store's default class.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct BaseBackupCost {
+    /// Storage class, if the store has classes.
+    pub storage_class: Option<String>,
+    /// Number of objects.
+    pub objects: u64,
+    /// Stored size of the objects in bytes.
+    pub stored_bytes: u64,
+    /// Price of storing the objects for a month.
+    pub storage_month: Option<f64>,
+    /// Restoring the newest base backup, without WAL; `None` if none is complete.
+    pub restore: Option<Restore>,
 }
 
 /// The archived objects of a month of 30 days, at the rate since the first commit in the archive.
@@ -307,12 +326,12 @@ pub struct Rate {
     pub price: Option<f64>,
 }
 
-/// Requests and bytes for restoring all WAL of the archive.
+/// Requests and bytes for restoring.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Restore {
     /// Number of requests that list.
     pub list_requests: u64,
-    /// Number of requests that read: one for each segment.
+    /// Number of requests that read: one for each segment or piece.
     pub get_requests: u64,
     /// Number of bytes that are read.
     pub bytes: u64,
@@ -375,7 +394,37 @@ pub fn cost(archive: &Archive, listing: &Listing, own: Option<OwnPrices>) -> Res
     cost.restore = Restore { list_requests, get_requests, bytes, price };
     cost.early = Ages::list(archive)?.all_early();
     cost.early_price = cost.early.as_ref().zip(prices).map(|(early, prices)| early.price(&prices));
+    cost.base_backups = base_backup_cost(archive, listing, own)?;
     Ok(cost)
+}
+
+fn base_backup_cost(
+    archive: &Archive,
+    listing: &Listing,
+    own: Option<OwnPrices>,
+) -> Result<Option<BaseBackupCost>, ArchiveError> {
+    let store = archive.store();
+    let class = class_of(store.location(), None);
+    let list = class.map(|class| class.prices);
+    let prices = own.map(|own| own.or(list)).or(list);
+    let storage_class = class.map(|class| class.name.to_owned());
+    let mut cost = BaseBackupCost { storage_class, ..BaseBackupCost::default() };
+    store.list(BASE, &mut |listed| {
+        cost.objects += 1;
+        cost.stored_bytes += listed.bytes;
+    })?;
+    cost.storage_month = prices.map(|prices| prices.storage_of(cost.stored_bytes as f64));
+    cost.restore = listing.stored_backups.last().map(|newest| {
+        // The listing finds the backup, whose description, manifest and list of pieces are read.
+        let list_requests = cost.objects.div_ceil(LISTED_AT_ONCE);
+        let (get_requests, bytes) = (newest.pieces + 3, newest.stored_bytes);
+        let price = prices.map(|prices| {
+            let requests = list_requests as f64 * prices.put + get_requests as f64 * prices.get;
+            requests / 1000.0 + bytes as f64 / GB * prices.retrieval
+        });
+        Restore { list_requests, get_requests, bytes, price }
+    });
+    Ok(Some(cost).filter(|cost| cost.objects > 0))
 }
 
 #[cfg(test)]

@@ -227,12 +227,16 @@ pub struct ListedBackup {
     pub end_lsn: String,
     /// Bytes of its files.
     pub bytes: u64,
+    /// Number of its pieces.
+    pub pieces: u64,
     /// Stored bytes of its pieces.
     pub stored_bytes: u64,
     /// Stored bytes of the pieces that no earlier backup had.
     pub new_bytes: u64,
     /// The first segment of its WAL that is missing: the backup cannot be restored.
     pub missing_segment: Option<String>,
+    /// Name of its backup history file, if the archive has it.
+    pub history_file: Option<String>,
 }
 
 /// A base backup that is not complete.
@@ -657,7 +661,9 @@ fn list_stored_backups(
     for backup in inventory.backups {
         let (timeline, start) = backup.start();
         let missing = segments.first_missing(&backup.wal_ranges());
+        let history_file = history_file(timeline, start, size);
         listing.stored_backups.push(ListedBackup {
+            history_file: Some(history_file).filter(|name| listing.backups.contains(name)),
             timeline,
             start_lsn: start.to_string(),
             end_lsn: backup.end().to_string(),
@@ -666,6 +672,7 @@ fn list_stored_backups(
             label: backup.label,
             completed: backup.completed,
             bytes: backup.bytes,
+            pieces: backup.pieces,
             stored_bytes: backup.stored_bytes,
             new_bytes: backup.new_bytes,
         });
@@ -682,6 +689,13 @@ fn list_stored_backups(
     listing.unreadable.extend(inventory.unreadable);
     listing.unknown.extend(inventory.unknown);
     Ok(())
+}
+
+/// Returns the name of the backup history file of a backup with this start.
+fn history_file(timeline: Timeline, start: Lsn, size: SegmentSize) -> String {
+    let segment = SegmentName::new(timeline, size.segment_of(start), size);
+    let offset = start.0 % size.bytes();
+    ArchivedFile::Backup(segment, u32::try_from(offset).unwrap_or_default()).to_string()
 }
 
 /// The input for listing timelines.

@@ -120,9 +120,14 @@ fn archive(root: &Path) -> Archive {
 
 /// Reads the tar archive of a backup.
 fn read(archive: &Archive, backup: &StoredBackup) -> Result<Vec<u8>, String> {
+    read_over(archive, backup, None)
+}
+
+/// The same; content that the files of a folder have need not be fetched.
+fn read_over(archive: &Archive, backup: &StoredBackup, existing: Option<&Path>) -> Result<Vec<u8>, String> {
     let opened = base_backups::open(archive, &[], backup, 2).map_err(|error| error.to_string())?;
     let mut bytes = Vec::new();
-    let mut tar = opened.streams.open(None).map_err(|error| error.to_string())?;
+    let mut tar = opened.streams.open(None, existing).map_err(|error| error.to_string())?;
     tar.read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     Ok(bytes)
 }
@@ -327,6 +332,46 @@ fn each_damaged_object_is_named_and_nothing_of_it_is_read() {
 }
 
 /// A copy has the backups, and what `prune` removed there does not come back.
+/// The content of a large file is read from an existing one if it is the same there, and only then.
+#[test]
+fn content_that_a_folder_has_is_not_fetched() {
+    let root = tempfile::tempdir().expect("a folder");
+    let existing = tempfile::tempdir().expect("a folder");
+    let (archive, content) = (archive(root.path()), Content::new(1));
+    let backup = content.store(&archive).expect("a backup");
+    let (large, file) = (&content.files["base/1/16384"], existing.path().join("base/1/16384"));
+    fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+    let hash = blake3::hash(large).to_hex();
+    let key = objects(root.path()).into_iter().find(|key| key.contains(hash.as_str())).expect("a piece");
+    let piece = fs::read(root.path().join("archive").join(&key)).expect("a piece");
+    let tar = content.tar();
+    let mut other = large.clone();
+    other[4 << 20] ^= 1;
+    let longer = [large.as_slice(), b"more"].concat();
+    // Whatever the folder has, the content is that of the backup.
+    for (found, is_same) in [
+        (Some(large), true),
+        (Some(&longer), true),
+        (Some(&other), false),
+        (Some(&Vec::new()), false),
+        (None, false),
+    ] {
+        match found {
+            Some(found) => fs::write(&file, found).expect("a file"),
+            None => fs::remove_file(&file).expect("a file"),
+        }
+        fs::write(root.path().join("archive").join(&key), &piece).expect("a piece");
+        assert!(read_over(&archive, &backup, Some(existing.path())) == Ok(tar.clone()));
+        fs::remove_file(root.path().join("archive").join(&key)).expect("a piece");
+        let without = read_over(&archive, &backup, Some(existing.path()));
+        assert!(if is_same { without == Ok(tar.clone()) } else { without.is_err() }, "{is_same}");
+    }
+    // A link is not followed.
+    fs::write(existing.path().join("elsewhere"), large).expect("a file");
+    std::os::unix::fs::symlink(existing.path().join("elsewhere"), &file).expect("a link");
+    assert!(read_over(&archive, &backup, Some(existing.path())).is_err());
+}
+
 #[test]
 fn backups_are_copied_once() {
     let contents = [Content::new(1), Content::new(2), Content::new(3)];

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use walden_archive::cost::{Cost, Early, GB, Rate};
+use walden_archive::cost::{BaseBackupCost, Cost, Early, GB, Rate, Restore};
 use walden_report::units;
 use walden_source::counted;
 
@@ -62,11 +62,28 @@ pub fn text(cost: &Cost) -> String {
             and_price(cost.early_price)
         );
     }
+    if let Some(backups) = &cost.base_backups {
+        text.push_str(&base_backups(backups));
+    }
     match &cost.prices_from {
         Some(from) => {
             let _ = writeln!(text, "  {from}");
         }
         None => text.push_str("  no list prices of this store are known: see --price\n"),
+    }
+    text
+}
+
+/// Describes the cost of the base backups in the archive.
+fn base_backups(cost: &BaseBackupCost) -> String {
+    let class = cost.storage_class.as_ref().map_or(String::new(), |class| format!(" in class {class}"));
+    let month = cost.storage_month.map_or(String::new(), |sum| format!(": {} a month", money(sum)));
+    let (bytes, objects) = (units::bytes(cost.stored_bytes), counted(cost.objects, "object"));
+    let mut text = format!("  base backups: {bytes} in {objects}{class}{month}\n");
+    if let Some(Restore { list_requests, get_requests, bytes, price }) = cost.restore {
+        let (lists, reads) = (counted(list_requests, "list request"), counted(get_requests, "read"));
+        let (bytes, price) = (units::bytes(bytes), and_price(price));
+        let _ = writeln!(text, "  restoring the newest base backup: {lists}, {reads}, {bytes}{price}");
     }
     text
 }

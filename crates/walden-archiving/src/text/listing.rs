@@ -48,10 +48,15 @@ pub fn table(listing: &Listing) -> String {
         let _ = writeln!(text, "NOTE: {one}");
     }
     stored_backups(&mut text, listing);
-    if !listing.backups.is_empty() {
+    // Those of the base backups in the archive are in their lines.
+    let is_shown = |name: &&String| {
+        let mut stored = listing.stored_backups.iter();
+        !stored.any(|backup| backup.history_file.as_ref() == Some(name))
+    };
+    if listing.backups.iter().any(|name| is_shown(&name)) {
         text.push_str("Backup history files:\n");
     }
-    for name in &listing.backups {
+    for name in listing.backups.iter().filter(is_shown) {
         let said = listing.base_backups.iter().find(|backup| backup.name == *name);
         let said = said.map_or_else(String::new, |backup| format!(": {}", backup_text(backup)));
         let is_without_start = listing.backups_without_start.iter().any(|backup| backup.backup == *name);
@@ -109,6 +114,9 @@ fn stored_backups(text: &mut String, listing: &Listing) {
             units::bytes(backup.stored_bytes),
             units::bytes(backup.new_bytes)
         );
+        if let Some(history) = &backup.history_file {
+            let _ = write!(text, "; {history}");
+        }
         let _ = match &backup.missing_segment {
             Some(missing) => writeln!(text, "; of its WAL, {missing} is MISSING"),
             None => writeln!(text),

@@ -32,10 +32,7 @@ pub(super) fn advance_to(
         terminal::print(&(title + &plan_text(prepared) + &remaining_text(plan)))?;
     }
     warn_of_damage(plan);
-    // The new backup still has files whose removal follows its checkpoint.
-    let redo = plan.checkpoint.as_ref().map(|checkpoint| checkpoint.fields.redo);
-    let is_replayed = |drop: &&EarlyDrop| redo.is_some_and(|redo| drop.lsn < redo);
-    warn_of_drops(plan.early_drops.iter().filter(is_replayed));
+    warn_of_replayed_drops(plan);
     let mut document = Document { plan: prepared.document(path), output: shown, advanced: None };
     let folder = output.map_or_else(|| std::fs::canonicalize(path), |output| Ok(output.to_owned()))?;
     if plan.checkpoint.is_none() && !recover.dry_run {
@@ -65,8 +62,15 @@ pub(super) fn advance_to(
     Ok(document)
 }
 
+/// Warns of early drops before the checkpoint. The new backup still has files whose removal follows it.
+pub(super) fn warn_of_replayed_drops(plan: &Plan) {
+    let redo = plan.checkpoint.as_ref().map(|checkpoint| checkpoint.fields.redo);
+    let is_replayed = |drop: &&EarlyDrop| redo.is_some_and(|redo| drop.lsn < redo);
+    warn_of_drops(plan.early_drops.iter().filter(is_replayed));
+}
+
 /// Returns lines on the WAL after the checkpoint.
-fn remaining_text(plan: &Plan) -> String {
+pub(super) fn remaining_text(plan: &Plan) -> String {
     let mut text = match plan.checkpoint {
         Some(_) => format!("  {} of WAL follow until the target\n", units::bytes(plan.remaining_bytes())),
         None => "  The backup stays as it is: no checkpoint follows its end before the target\n".to_owned(),

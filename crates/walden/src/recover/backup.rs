@@ -13,6 +13,7 @@ use super::advance::advance_to;
 use super::create::{CreateArgs, create};
 use super::restore::expect_separate_target;
 use super::schedule::Schedule;
+use super::store::advance_stored;
 use crate::USAGE;
 use crate::terminal::{self, Format};
 
@@ -23,6 +24,8 @@ Examples:
   walden backup advance /backups/monday --repo /backup/wal -o /backups/tuesday --to '2026-11-24 03:00'
   walden backup advance /backups/first --repo /backup/wal --keep daily=7,weekly=5 -o /backups/nightly
       add a later backup to the folder, and remove those of earlier runs that are not the newest of one of the last 7 days or 5 weeks
+  walden backup advance latest --repo /backup/wal --store --work /var/tmp/advance
+      add a later backup than the newest one to the archive: only changed pieces are stored
 
 The new backup is used like one of pg_basebackup, with the WAL from its checkpoint on. No server is contacted. docs/restore.md \
 describes it.
@@ -74,6 +77,15 @@ struct AdvanceArgs {
     #[arg(long, conflicts_with = "output")]
     give_up_incrementals: bool,
 
+    /// Store the later backup in the archive. BACKUP is the name of one in the archive, which stays
+    #[arg(long, requires = "work", conflicts_with_all = ["output", "keep", "give_up_incrementals", "tablespace_mapping"])]
+    store: bool,
+
+    /// The folder in which --store makes the later backup, and which it removes in the end. It must be
+    /// missing or empty, and needs the space of the database
+    #[arg(long, value_name = "FOLDER", requires = "store")]
+    work: Option<PathBuf>,
+
     #[command(flatten)]
     recover: RecoverArgs,
 }
@@ -87,6 +99,9 @@ fn advance(args: &AdvanceArgs) -> Result<ExitCode> {
     }
     // The argument parser requires it without a rule.
     let Some(path) = &args.base else { return Ok(ExitCode::from(USAGE)) };
+    if let Some(work) = &args.work {
+        return finish(format, &advance_stored(&args.recover, path, work)?);
+    }
     if let Some(output) = &args.output {
         walden_recover::expect_free_target(output)?;
         expect_separate_target(path, output)?;
@@ -98,7 +113,7 @@ fn advance(args: &AdvanceArgs) -> Result<ExitCode> {
             args.recover.expect_no_dependents(&base)?;
         }
     }
-    let prepared = args.recover.prepare(base)?;
+    let prepared = args.recover.prepare(base, None)?;
     finish(format, &advance_to(&args.recover, path, &prepared, args.output.as_deref())?)
 }
 

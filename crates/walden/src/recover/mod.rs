@@ -5,6 +5,7 @@ pub mod backup;
 mod create;
 pub mod restore;
 mod schedule;
+mod store;
 pub mod stored;
 
 use std::fmt::Write as _;
@@ -22,12 +23,14 @@ use walden_format::lsn::{Lsn, Timeline};
 use walden_format::payload::Timestamp;
 use walden_output::{Inputs, find_protected};
 use walden_recover::{
-    BaseBackup, COPY_BYTES_PER_SECOND, ChosenRun, EarlyDrop, ExpectedDuration, MappedTablespace, Plan,
-    PlanDocument, Purpose, RecoverError, RestoreOptions, Restored, Step, Target, UnreadPartial, choose_run,
+    BaseBackup, COPY_BYTES_PER_SECOND, ChosenRun, EarlyDrop, ExistingDirectory, ExpectedDuration,
+    MappedTablespace, Plan, PlanDocument, Purpose, RecoverError, RestoreOptions, Restored, Step, Target,
+    UnreadPartial, choose_run,
 };
 use walden_report::table::harmless;
 use walden_report::units;
 use walden_server::signals::{self, Stage};
+use walden_source::datadir::ControlFile;
 use walden_source::inventory::{Inventory, Run};
 use walden_source::kept::KeptSegments;
 
@@ -134,15 +137,20 @@ impl RecoverArgs {
         Ok(base)
     }
 
-    /// Finds the WAL of a base backup and makes the plan.
-    fn prepare(&self, base: BaseBackup) -> Result<Prepared> {
+    /// Finds the WAL of a base backup and makes the plan. `over` is the existing data directory of a restore
+    /// over one.
+    fn prepare(&self, base: BaseBackup, over: Option<&ExistingDirectory>) -> Result<Prepared> {
         let chosen = find_run(self, &base)?;
-        let tablespaces = self.map_tablespaces(&base)?;
+        let tablespaces = self.map_tablespaces(&base, over)?;
         self.prepare_with(base, chosen, tablespaces)
     }
 
-    fn map_tablespaces(&self, base: &BaseBackup) -> Result<Vec<MappedTablespace>> {
-        let tablespaces = walden_recover::map_tablespaces(base, &self.tablespace_mapping)?;
+    fn map_tablespaces(
+        &self,
+        base: &BaseBackup,
+        over: Option<&ExistingDirectory>,
+    ) -> Result<Vec<MappedTablespace>> {
+        let tablespaces = walden_recover::map_tablespaces(base, &self.tablespace_mapping, over)?;
         tablespaces.iter().try_for_each(|it| expect_unprotected(it.new_folder()))?;
         Ok(tablespaces)
     }
@@ -324,6 +332,8 @@ fn make_plan(
 
 /// The folder that an interrupted recovery leaves.
 static INTERRUPTED: OnceLock<PathBuf> = OnceLock::new();
+/// The data directory over which a base backup is restored.
+static RESTORED_OVER: OnceLock<PathBuf> = OnceLock::new();
 
 /// Reports what remains if a signal interrupts a recovery to a folder.
 fn report_interruption(data: &Path) -> Result<()> {
@@ -331,6 +341,23 @@ fn report_interruption(data: &Path) -> Result<()> {
     // Without a handler, only the message is missing.
     let _ = signals::before_exit(Stage::Files, report_partial);
     Ok(())
+}
+
+/// Reports what remains if a signal interrupts a restore over an existing data directory.
+fn report_interrupted_delta(data: &Path) {
+    let _ = RESTORED_OVER.set(data.to_owned());
+    // Without a handler, only the message is missing.
+    let _ = signals::before_exit(Stage::Files, report_incomplete);
+}
+
+/// Reports an existing data directory over which a restore has started and not completed.
+fn report_incomplete() {
+    // PostgreSQL can start from it before and after the restore.
+    if let Some(data) = RESTORED_OVER.get().filter(|data| !data.join(ControlFile::PATH).exists()) {
+        let data = harmless(&data.display().to_string()).into_owned();
+        output::tell(&format!("note: the restore over {data} is not complete"));
+        output::tell("hint: run the same command again: PostgreSQL does not start from it before");
+    }
 }
 
 fn report_partial() {
@@ -342,10 +369,10 @@ fn report_partial() {
 }
 
 /// Runs a recovery with progress bars.
-fn with_progress(
+fn with_progress<T>(
     prepared: &Prepared,
-    recover: impl FnOnce(&Prepared, &mut dyn FnMut(Step)) -> Result<Restored, RecoverError>,
-) -> Result<Restored> {
+    recover: impl FnOnce(&Prepared, &mut dyn FnMut(Step)) -> Result<T, RecoverError>,
+) -> Result<T> {
     prepared.kept.iter().for_each(KeptSegments::start_last_scan);
     let size = prepared.run.segment_size.bytes();
     let replayed = prepared.plan.replayed_bytes().next_multiple_of(size);

@@ -12,7 +12,8 @@ use serde::Serialize;
 use walden_archiving::commands::word;
 use walden_output::resolve;
 use walden_recover::{
-    NewSettings, Plan, PlanDocument, Purpose, RaisedSetting, Recovery, Restored, RestoredDocument,
+    DeltaAmounts, ExistingDirectory, NewSettings, Plan, PlanDocument, Purpose, RaisedSetting, Recovery,
+    Restored, RestoredDocument,
 };
 use walden_report::table::harmless;
 use walden_report::units;
@@ -20,8 +21,9 @@ use walden_source::inventory::{Run, SegmentFile};
 use walden_source::open::Compression;
 
 use super::{
-    Prepared, RecoverArgs, amounts_text, expect_unprotected, plan_text, report_interruption, warn_of_damage,
-    warn_of_drops, warn_of_partial, with_progress,
+    Prepared, RecoverArgs, amounts_text, expect_unprotected, plan_text, report_incomplete,
+    report_interrupted_delta, report_interruption, warn_of_damage, warn_of_drops, warn_of_partial,
+    with_progress,
 };
 use crate::output;
 use crate::terminal::{self, Format};
@@ -33,6 +35,8 @@ Examples:
   walden restore --base /backups/monday -o restored --to '2026-11-20 10:00' --dry-run
       print the plan of a restore to a time
   walden restore --wal /backup/wal --base /backups/monday -o restored --to name:before_upgrade
+  walden restore --repo /backup/main -o /var/lib/postgresql/18/main --delta
+      restore over the data directory of the stopped server: fetch and write only what differs from the base backup
 
 Walden replays the WAL up to the last checkpoint before the target. PostgreSQL replays the rest when it is started on the new data \
 directory, and stops at the target. Run it as the user that runs PostgreSQL. docs/restore.md describes the next steps.
@@ -49,9 +53,14 @@ pub struct RestoreArgs {
     #[arg(long, value_name = "BACKUP")]
     base: Option<PathBuf>,
 
-    /// The new data directory, which must be missing or empty
+    /// The new data directory, which must be missing or empty; with --delta, an existing one
     #[arg(short, long, value_name = "DATADIR")]
     output: PathBuf,
+
+    /// Write only what differs from the base backup over DATADIR, the data directory of a stopped server of
+    /// the same cluster, and over its tablespaces, and remove other files
+    #[arg(long)]
+    delta: bool,
 
     /// restore_command of the new server [default: walden archive get, or cp from --wal]
     #[arg(long, value_name = "COMMAND")]
@@ -86,14 +95,22 @@ impl TargetAction {
 /// Runs `walden restore`.
 pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let format = args.recover.format;
-    walden_recover::expect_free_target(&args.output)?;
+    let existing = match args.delta {
+        true => Some(open_existing(args)?),
+        false => {
+            walden_recover::expect_free_target(&args.output)?;
+            None
+        }
+    };
     match &args.base {
+        _ if existing.is_some() => {}
         None => expect_unprotected(&args.output)?,
         Some(base) => expect_separate_target(base, &args.output)?,
     }
+    let over = existing.as_ref();
     let prepared = match &args.base {
-        None => args.recover.prepare_newest()?,
-        Some(base) => args.recover.prepare(args.recover.open_base(base)?)?,
+        None => args.recover.prepare_newest(over)?,
+        Some(base) => args.recover.prepare(args.recover.open_base(base)?, over)?,
     };
     let base = prepared.base.path().to_owned();
     let plan = &prepared.plan;
@@ -119,21 +136,43 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
         restore_command: restore_command.clone(),
         settings,
         restored: None,
+        delta: None,
     };
+    let target_action = args.target_action.map(|action| action.name().to_owned());
+    let options = args.recover.options(Purpose::Server { restore_command, target_action }, &prepared);
+    if let Some(existing) = existing.as_ref().filter(|_| args.recover.dry_run) {
+        let amounts = with_progress(&prepared, |Prepared { base, run, plan, .. }, progress| {
+            Recovery { run, base, plan, options: &options }.compare(existing, progress)
+        })?;
+        if format == Format::Table {
+            terminal::print(&format!("  Compared with the base backup: {}\n", delta_text(&amounts)))?;
+        }
+        document.delta = Some(amounts);
+    }
     if !args.recover.dry_run {
-        let target_action = args.target_action.map(|action| action.name().to_owned());
-        let options = args.recover.options(Purpose::Server { restore_command, target_action }, &prepared);
-        report_interruption(&args.output)?;
+        match &existing {
+            None => report_interruption(&args.output)?,
+            Some(existing) => report_interrupted_delta(existing.path()),
+        }
         let started = Instant::now();
         let restored = with_progress(&prepared, |Prepared { base, run, plan, .. }, progress| {
-            Recovery { run, base, plan, options: &options }.restore(&args.output, progress)
-        })?;
+            let recovery = Recovery { run, base, plan, options: &options };
+            match &existing {
+                None => recovery.restore(&args.output, progress),
+                Some(existing) => recovery.restore_over(existing, progress),
+            }
+        });
+        if restored.is_err() {
+            report_incomplete();
+        }
+        let restored = restored?;
         let seconds = started.elapsed().as_secs_f64();
         if format == Format::Table {
             // The plan has printed those that it could read.
             let settings = restored.settings.as_ref().filter(|_| document.settings.is_none());
             terminal::print(&(settings_text(settings) + &summary(args, plan, &restored, seconds)))?;
         }
+        document.delta = restored.delta;
         document.restored = Some(RestoredDocument::new(&restored, seconds));
         document.settings = restored.settings;
     }
@@ -143,6 +182,31 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
         terminal::print(&terminal::json(&document)?)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the data directory over which the base backup is restored. The WAL must be elsewhere.
+fn open_existing(args: &RestoreArgs) -> Result<ExistingDirectory> {
+    let existing = ExistingDirectory::open(&args.output)?;
+    if let Some(wal) = args.recover.wal.as_ref().filter(|wal| resolve(wal).starts_with(existing.path())) {
+        let text = format!(
+            "cannot restore over {}: it contains {}, whose WAL is read",
+            args.output.display(),
+            wal.display()
+        );
+        return Err(output::with_hint(text, "copy the WAL to a folder outside of the data directory"));
+    }
+    Ok(existing)
+}
+
+/// Returns the amounts of a restore over an existing data directory.
+fn delta_text(amounts: &DeltaAmounts) -> String {
+    format!(
+        "{} kept, {} written, {} removed ({} files that the backup does not have)",
+        units::bytes(amounts.kept_bytes),
+        units::bytes(amounts.written_bytes),
+        units::bytes(amounts.removed_bytes),
+        units::count(amounts.removed_files)
+    )
 }
 
 /// Refuses a new data directory inside the base backup, another data directory or an archive.
@@ -276,8 +340,9 @@ fn warn_of_directory(directory: &str, output: &Path) {
 
 fn summary(args: &RestoreArgs, plan: &Plan, restored: &Restored, seconds: f64) -> String {
     let output = args.output.display().to_string();
+    let delta = restored.delta.map_or_else(String::new, |amounts| format!("  {}\n", delta_text(&amounts)));
     format!(
-        "Restored in {}\nStart PostgreSQL on {}: it replays {} of WAL\n",
+        "Restored in {}\n{delta}Start PostgreSQL on {}: it replays {} of WAL\n",
         amounts_text(plan, restored, seconds),
         harmless(&output),
         units::bytes(plan.remaining_bytes())
@@ -294,6 +359,8 @@ struct Document {
     settings: Option<NewSettings>,
     /// `null` with `--dry-run`.
     restored: Option<RestoredDocument>,
+    /// `null` without `--delta`.
+    delta: Option<DeltaAmounts>,
 }
 
 #[cfg(test)]

@@ -6,7 +6,9 @@ use anyhow::Result;
 use walden_archive::Archive;
 use walden_archive::base_backups::{self, BaseBackupError, Inventory, StoredBackup};
 use walden_format::lsn::Lsn;
-use walden_recover::{BaseBackup, RecoverError, StreamedBackup, Target, parse_backup_name};
+use walden_recover::{
+    BaseBackup, ExistingDirectory, RecoverError, StreamedBackup, Target, parse_backup_name,
+};
 
 use super::{Prepared, RecoverArgs, find_run};
 use crate::place::PlaceArgs;
@@ -43,7 +45,8 @@ impl RecoverArgs {
     }
 
     /// Chooses the newest backup in the archive from which the target can be reached, and makes its plan.
-    pub(super) fn prepare_newest(&self) -> Result<Prepared> {
+    /// `over` is the existing data directory of a restore over one.
+    pub(super) fn prepare_newest(&self, over: Option<&ExistingDirectory>) -> Result<Prepared> {
         if self.wal.is_some() {
             let text =
                 "cannot choose a base backup: expected --base BACKUP with --wal, found none".to_owned();
@@ -59,7 +62,7 @@ impl RecoverArgs {
         while let Some(backup) = backups.pop() {
             left -= 1;
             let base = self.verified(BaseBackup::open_streamed(&open(&self.place, &archive, &backup)?)?)?;
-            let why = match self.try_stored(base, left > 0)? {
+            let why = match self.try_stored(base, left > 0, over)? {
                 Tried::Prepared(prepared) => return Ok(*prepared),
                 Tried::Unsuitable(why) => why,
             };
@@ -85,7 +88,12 @@ impl RecoverArgs {
         }
     }
 
-    fn try_stored(&self, base: BaseBackup, has_earlier: bool) -> Result<Tried> {
+    fn try_stored(
+        &self,
+        base: BaseBackup,
+        has_earlier: bool,
+        over: Option<&ExistingDirectory>,
+    ) -> Result<Tried> {
         let (start, timeline): (Lsn, _) = (base.start(), base.timeline());
         let chosen = match find_run(self, &base) {
             Err(error) if has_earlier && is_unsuitable(&error) => {
@@ -98,7 +106,7 @@ impl RecoverArgs {
             let why = format!("timeline {} does not lead through it", chosen.run.timeline);
             return Ok(Tried::Unsuitable(why));
         }
-        let tablespaces = self.map_tablespaces(&base)?;
+        let tablespaces = self.map_tablespaces(&base, over)?;
         match self.prepare_with(base, chosen, tablespaces) {
             Err(error) if has_earlier && is_unsuitable(&error) => Ok(Tried::Unsuitable(format!("{error:#}"))),
             prepared => Ok(Tried::Prepared(Box::new(prepared?))),

@@ -46,7 +46,7 @@ fn expect_ok(answer: &str) {
 }
 
 /// Creates a bucket with Object Lock, and with a default retention of one day if a mode is named.
-fn create_locked(server: &Server, bucket: &str, mode: Option<&str>) {
+pub fn create_locked(server: &Server, bucket: &str, mode: Option<&str>) {
     expect_ok(&send(server, "PUT", bucket, "x-amz-bucket-object-lock-enabled: true\r\n", ""));
     let Some(mode) = mode else { return };
     let rule = format!(
@@ -80,7 +80,7 @@ fn markers(server: &Server, bucket: &str) -> usize {
 }
 
 /// Returns the mode of an object's lock, and the days until its end.
-fn lock_of(server: &Server, bucket: &str, key: &str) -> Option<(String, i64)> {
+pub fn lock_of(server: &Server, bucket: &str, key: &str) -> Option<(String, i64)> {
     let answer = send(server, "HEAD", &format!("{bucket}/{key}"), "", "").to_ascii_lowercase();
     let header =
         |name: &str| Some(answer.split(&format!("{name}: ")).nth(1)?.lines().next()?.trim().to_owned());

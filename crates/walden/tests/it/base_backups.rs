@@ -19,21 +19,22 @@ use crate::restore_forward::{amcheck, content, expect_same_content};
 
 walden_testing::tests! {
     a_stored_backup_is_restored on [14, 15, 18, 19],
+    a_stored_backup_is_advanced_in_the_archive on [15, 18],
     an_encrypted_archive_holds_backups_and_a_killed_one_is_removed,
     backups_that_a_rule_does_not_keep_are_removed,
     what_cannot_be_stored_leaves_no_backup,
 }
 
 /// A server that archives, with a tablespace.
-struct Site {
-    cluster: Cluster,
-    repo: PathBuf,
-    program: PathBuf,
-    tablespace: PathBuf,
+pub struct Site {
+    pub cluster: Cluster,
+    pub repo: PathBuf,
+    pub program: PathBuf,
+    pub tablespace: PathBuf,
 }
 
 impl Site {
-    fn start(version: u32, segment_mb: u32) -> Result<Site, Missing> {
+    pub fn start(version: u32, segment_mb: u32) -> Result<Site, Missing> {
         let installation = postgres(version)?;
         let cluster = ClusterBuilder::new(installation)
             .wal_segsize_mb(segment_mb)
@@ -52,7 +53,7 @@ impl Site {
     }
 
     /// Lets the server archive to a new archive, and creates tables.
-    fn prepare(&self) -> Client {
+    pub fn prepare(&self) -> Client {
         make_archive(&self.repo);
         self.cluster.make_folder("fast").unwrap();
         self.archive_with("--repo", &self.repo);
@@ -79,7 +80,7 @@ impl Site {
         client.batch_execute("SELECT pg_reload_conf()").unwrap();
     }
 
-    fn wait_until_archived(&self, client: &mut Client) {
+    pub fn wait_until_archived(&self, client: &mut Client) {
         // The command of the start fails.
         client.batch_execute("SELECT pg_stat_reset_shared('archiver')").unwrap();
         wait_until_archived(client);
@@ -91,17 +92,17 @@ impl Site {
         walden(&[&arguments[..], &["--repo", text(&self.repo)], options].concat())
     }
 
-    fn created(&self, options: &[&str]) -> Value {
+    pub fn created(&self, options: &[&str]) -> Value {
         let run = self.create(options);
         assert_eq!(run.code, 0, "{run:?}");
         parsed(&run)
     }
 
-    fn list(&self) -> Value {
+    pub fn list(&self) -> Value {
         json(&["archive", "list", "--format", "json", "--repo", text(&self.repo)])
     }
 
-    fn restore(&self, to: &Path, options: &[&str]) -> Run {
+    pub fn restore(&self, to: &Path, options: &[&str]) -> Run {
         let get = format!("{} archive get --repo {} %f \"%p\"", self.program.display(), self.repo.display());
         let mapping = format!("{}={}", self.tablespace.display(), to.with_extension("fast").display());
         let mapping = match self.tablespace.exists() {
@@ -114,7 +115,7 @@ impl Site {
     }
 
     /// Starts a server on a restored data directory, in which it stays.
-    fn start_restored(&self, data: &Path) -> Cluster {
+    pub fn start_restored(&self, data: &Path) -> Cluster {
         let space = data.with_extension("fast");
         let links = fs::read_dir(data.join("pg_tblspc")).unwrap();
         let link = links.map(|entry| entry.unwrap().path()).next().unwrap();
@@ -133,7 +134,7 @@ impl Site {
     }
 
     /// The pieces in the archive, largest first.
-    fn pieces(&self) -> Vec<PathBuf> {
+    pub fn pieces(&self) -> Vec<PathBuf> {
         let mut pieces = files_below(&self.repo.join("base"));
         let is_piece = |path: &PathBuf| path.file_stem().is_some_and(|stem| stem.len() >= 64);
         pieces.retain(is_piece);
@@ -143,7 +144,7 @@ impl Site {
 }
 
 /// Reads the output of a command.
-fn parsed(run: &Run) -> Value {
+pub fn parsed(run: &Run) -> Value {
     serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"))
 }
 
@@ -486,5 +487,94 @@ fn what_cannot_be_stored_leaves_no_backup() -> Outcome {
     // The next one succeeds.
     site.created(&[]);
     assert_eq!(site.list()["stored_backups"].as_array().unwrap().len(), 2);
+    Ok(())
+}
+
+/// A stored backup becomes a later one without the server, again and again; only changed pieces are stored.
+/// The result is a backup as any other, also without the first one.
+fn a_stored_backup_is_advanced_in_the_archive(version: u32) -> Outcome {
+    let site = Site::start(version, 1)?;
+    let mut client = site.prepare();
+    client
+        .batch_execute("CREATE TABLE still AS SELECT md5(g::text) t FROM generate_series(1, 400000) g")
+        .unwrap();
+    client.batch_execute("VACUUM (FREEZE) still").unwrap();
+    let first = site.created(&["--label", "first"]);
+    let work = site.cluster.dir().join("work");
+    let run = |base: &str, options: &[&str]| {
+        let arguments = ["backup", "advance", base, "--repo", text(&site.repo), "--format", "json"];
+        walden(&[&arguments[..], &["--store", "--work", text(&work)], options].concat())
+    };
+    let advance = |options: &[&str]| {
+        let run = run("latest", options);
+        assert!(run.code == 0 && !work.exists(), "{version}: {run:?}");
+        parsed(&run)
+    };
+    let mut names = vec![first["name"].as_str().unwrap().to_owned()];
+    for round in 0..2 {
+        for sql in [
+            &format!("UPDATE large SET t = t || '{round}' WHERE i % 1000 = {round}"),
+            &format!("INSERT INTO in_fast SELECT g, 'round {round}' FROM generate_series(1, 100) g"),
+            &format!("CREATE TABLE added{round} TABLESPACE fast AS SELECT generate_series(1, 1000) i"),
+            "CHECKPOINT",
+            "SELECT pg_switch_wal()",
+        ] {
+            client.batch_execute(sql).unwrap();
+        }
+        site.wait_until_archived(&mut client);
+        assert!(advance(&["--dry-run"])["stored"].is_null());
+        let stored = advance(&[])["stored"].clone();
+        let number = |name: &str| stored[name].as_u64().unwrap();
+        assert!(number("new_bytes") < number("stored_bytes") * 2 / 3, "{version} {round}: {stored:#}");
+        names.push(stored["name"].as_str().unwrap().to_owned());
+        // Nothing follows.
+        assert!(advance(&[])["stored"].is_null());
+    }
+    client.batch_execute("DELETE FROM large WHERE i % 7 = 0; SELECT pg_switch_wal()").unwrap();
+    site.wait_until_archived(&mut client);
+    let expected = content(&site.cluster);
+    let listed = || -> Vec<String> {
+        let list = site.list();
+        let backups = list["stored_backups"].as_array().unwrap().iter();
+        backups.map(|backup| backup["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(listed(), names);
+    assert_eq!(site.list()["stored_backups"][2]["label"], "first");
+
+    // Refusals, which store nothing.
+    let folder = site.cluster.make_folder("folder").unwrap();
+    let refused = run(text(&folder), &[]);
+    assert!(refused.code == 3 && refused.stderr.contains("the name of one in the archive"), "{refused:?}");
+    fs::create_dir(&work).unwrap();
+    fs::write(work.join("own"), "own").unwrap();
+    let refused = run("latest", &[]);
+    assert!(refused.code == 3 && refused.stderr.contains("one with files"), "{refused:?}");
+    assert_eq!(fs::read(work.join("own")).unwrap(), b"own");
+    fs::remove_dir_all(&work).unwrap();
+    let missing = walden(&["backup", "advance", "latest", "--repo", text(&site.repo), "--store"]);
+    assert_eq!(missing.code, 2, "{missing:?}");
+    assert_eq!(listed(), names);
+
+    // Without the earlier ones, the last is complete.
+    let keep = ["archive", "prune", "--keep-backups", "1", "--apply", "--repo", text(&site.repo)];
+    let pruned = walden(&keep);
+    assert_eq!(pruned.code, 0, "{pruned:?}");
+    assert_eq!(listed(), names[2..]);
+    let verified = walden(&["archive", "verify", "--repo", text(&site.repo)]);
+    assert_eq!(verified.code, 0, "{verified:?}");
+    let data = site.cluster.dir().join("restored");
+    let restored = site.restore(&data, &["--verify-base"]);
+    assert_eq!(restored.code, 0, "{version}: {restored:?}");
+    let server = site.start_restored(&data);
+    expect_same_content(&content(&server), &expected);
+    amcheck(&server);
+    drop(server);
+    let bin = &site.cluster.installation().bin_dir;
+    let drill = ["archive", "drill", "--no-amcheck", "--bin", text(bin), "--repo", text(&site.repo)];
+    let drilled = walden(&drill);
+    assert_eq!(drilled.code, 0, "{version}: {drilled:?}");
+    // A backup of the server after it refers to its pieces.
+    let next = site.created(&[]);
+    assert!(next["new_bytes"].as_u64() < next["stored_bytes"].as_u64(), "{next:#}");
     Ok(())
 }

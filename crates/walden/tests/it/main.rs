@@ -32,6 +32,7 @@ mod archive_status;
 mod archive_store_settings;
 mod archive_unknown_versions;
 mod backup_schedule;
+mod base_backup_stores;
 mod base_backups;
 mod browser;
 mod causes;
@@ -62,6 +63,7 @@ mod receive_copies;
 mod redo;
 mod restore;
 mod restore_at_once;
+mod restore_delta;
 mod restore_formats;
 mod restore_forward;
 mod restore_settings;
@@ -118,6 +120,7 @@ fn main() -> ExitCode {
         archive_store_settings::TESTS,
         archive_unknown_versions::TESTS,
         backup_schedule::TESTS,
+        base_backup_stores::TESTS,
         base_backups::TESTS,
         causes::TESTS,
         clock::TESTS,
@@ -146,6 +149,7 @@ fn main() -> ExitCode {
         redo::TESTS,
         restore::TESTS,
         restore_at_once::TESTS,
+        restore_delta::TESTS,
         restore_formats::TESTS,
         restore_forward::TESTS,
         restore_settings::TESTS,

@@ -31,7 +31,7 @@ walden_testing::tests! {
 const SETTINGS: &[(&str, &str)] = &[("max_wal_senders", "4")];
 
 /// Finds a program of the server's version, or of a later one.
-fn program(installation: &Installation, name: &str) -> Result<PathBuf, Missing> {
+pub fn program(installation: &Installation, name: &str) -> Result<PathBuf, Missing> {
     let own = installation.program(name);
     let later = || [18, 19].into_iter().find_map(|version| postgres(version).ok()?.program(name));
     own.or_else(later).ok_or_else(|| Missing { reason: format!("needs {name}") })
