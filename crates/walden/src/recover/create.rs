@@ -52,7 +52,12 @@ pub struct CreateArgs {
     #[arg(long, value_enum, default_value_t)]
     checkpoint: Checkpoint,
 
-    /// Most bytes a second that the server sends, such as 100MB; 32kB to 1GB
+    /// Number of connections that read the server's files; 0 receives the backup over one replication
+    /// connection [default: one per core, 2 to 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=64))]
+    jobs: Option<u16>,
+
+    /// Most bytes a second that the server reads, such as 100MB; 32kB to 1GB
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     max_rate: Option<u32>,
 
@@ -68,8 +73,8 @@ pub struct CreateArgs {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=19))]
     level: i32,
 
-    /// Number of pieces that are compressed and stored at the same time, each of up to 16 MB [default: one
-    /// per core]
+    /// Number of pieces that are compressed and stored at the same time with --jobs 0, each of up to 16 MB
+    /// [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: Option<u16>,
 
@@ -112,7 +117,8 @@ pub fn create(args: &CreateArgs) -> Result<ExitCode> {
     server.verify_checksums = !args.no_verify_checksums;
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     let writer = WriterOptions::default().threads(threads).level(args.level);
-    let options = BackupOptions::new(server, writer, Duration::from_secs(args.wait_for_wal));
+    let jobs = args.jobs.map_or_else(|| terminal::cores().clamp(2, 4), usize::from);
+    let options = BackupOptions::new(server, writer, Duration::from_secs(args.wait_for_wal), jobs);
     let mut bar: Option<Progress> = None;
     let mut waiting: Option<Waiting> = None;
     let created = base_backup::create(&archive, &parameters, &options, &mut |step| match step {
@@ -137,6 +143,12 @@ pub fn create(args: &CreateArgs) -> Result<ExitCode> {
     for warning in &created.warnings {
         output::tell(&format!("the server: {}", harmless(warning)));
     }
+    if let Some(note) = &created.note {
+        output::tell(&format!(
+            "note: the backup was received over one replication connection, without several jobs: {}",
+            harmless(note)
+        ));
+    }
     if created.is_without_list {
         output::tell(
             "note: without a private key, only pieces in the folders of existing backups were found; --identity names one",
@@ -156,8 +168,16 @@ pub fn create(args: &CreateArgs) -> Result<ExitCode> {
 }
 
 fn text(created: &CreatedBackup) -> String {
+    let kept = |bytes: u64, whose: &str| match bytes {
+        0 => String::new(),
+        bytes => format!(", {} not sent, as {whose} has them", units::bytes(bytes)),
+    };
+    let sent = units::bytes(created.received_bytes);
+    let unchanged = kept(created.unchanged_bytes, "the newest backup");
+    let continued = kept(created.continued_bytes, "an interrupted backup");
+    let read = format!("  the server has sent {sent}{unchanged}{continued}\n");
     format!(
-        "Stored {} in {}: {} of files in {}, {} of them new, in {:.1} s\n  WAL from {} to {} on timeline {}\n",
+        "Stored {} in {}: {} of files in {}, {} of them new, in {:.1} s\n{read}  WAL from {} to {} on timeline {}\n",
         created.name,
         harmless(&created.location),
         units::bytes(created.bytes),

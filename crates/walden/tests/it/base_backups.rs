@@ -25,15 +25,15 @@ walden_testing::tests! {
 }
 
 /// A server that archives, with a tablespace.
-struct Site {
-    cluster: Cluster,
-    repo: PathBuf,
+pub struct Site {
+    pub cluster: Cluster,
+    pub repo: PathBuf,
     program: PathBuf,
     tablespace: PathBuf,
 }
 
 impl Site {
-    fn start(version: u32, segment_mb: u32) -> Result<Site, Missing> {
+    pub fn start(version: u32, segment_mb: u32) -> Result<Site, Missing> {
         let installation = postgres(version)?;
         let cluster = ClusterBuilder::new(installation)
             .wal_segsize_mb(segment_mb)
@@ -52,7 +52,7 @@ impl Site {
     }
 
     /// Lets the server archive to a new archive, and creates tables.
-    fn prepare(&self) -> Client {
+    pub fn prepare(&self) -> Client {
         make_archive(&self.repo);
         self.cluster.make_folder("fast").unwrap();
         self.archive_with("--repo", &self.repo);
@@ -72,36 +72,36 @@ impl Site {
         client
     }
 
-    fn archive_with(&self, option: &str, path: &Path) {
+    pub fn archive_with(&self, option: &str, path: &Path) {
         let push = format!("{} archive push {option} {} %p", self.program.display(), path.display());
         let mut client = self.cluster.client("postgres").unwrap();
         client.batch_execute(&format!("ALTER SYSTEM SET archive_command = '{push}'")).unwrap();
         client.batch_execute("SELECT pg_reload_conf()").unwrap();
     }
 
-    fn wait_until_archived(&self, client: &mut Client) {
+    pub fn wait_until_archived(&self, client: &mut Client) {
         // The command of the start fails.
         client.batch_execute("SELECT pg_stat_reset_shared('archiver')").unwrap();
         wait_until_archived(client);
     }
 
-    fn create(&self, options: &[&str]) -> Run {
+    pub fn create(&self, options: &[&str]) -> Run {
         let dsn = self.cluster.dsn("postgres");
         let arguments = ["backup", "create", &dsn, "--checkpoint", "fast", "--format", "json"];
         walden(&[&arguments[..], &["--repo", text(&self.repo)], options].concat())
     }
 
-    fn created(&self, options: &[&str]) -> Value {
+    pub fn created(&self, options: &[&str]) -> Value {
         let run = self.create(options);
         assert_eq!(run.code, 0, "{run:?}");
         parsed(&run)
     }
 
-    fn list(&self) -> Value {
+    pub fn list(&self) -> Value {
         json(&["archive", "list", "--format", "json", "--repo", text(&self.repo)])
     }
 
-    fn restore(&self, to: &Path, options: &[&str]) -> Run {
+    pub fn restore(&self, to: &Path, options: &[&str]) -> Run {
         let get = format!("{} archive get --repo {} %f \"%p\"", self.program.display(), self.repo.display());
         let mapping = format!("{}={}", self.tablespace.display(), to.with_extension("fast").display());
         let mapping = match self.tablespace.exists() {
@@ -114,18 +114,23 @@ impl Site {
     }
 
     /// Starts a server on a restored data directory, in which it stays.
-    fn start_restored(&self, data: &Path) -> Cluster {
+    pub fn start_restored(&self, data: &Path) -> Cluster {
         let space = data.with_extension("fast");
-        let links = fs::read_dir(data.join("pg_tblspc")).unwrap();
-        let link = links.map(|entry| entry.unwrap().path()).next().unwrap();
-        assert_eq!(fs::read_link(&link).unwrap(), space);
-        // The lab copies the directory without the link.
-        fs::remove_file(&link).unwrap();
+        let entries = fs::read_dir(data.join("pg_tblspc")).unwrap().map(|entry| entry.unwrap().path());
+        let links: Vec<PathBuf> = entries.filter(|path| path.is_symlink()).collect();
+        for link in &links {
+            assert_eq!(fs::read_link(link).unwrap(), space);
+            // The lab copies the directory without the link.
+            fs::remove_file(link).unwrap();
+        }
         let builder = ClusterBuilder::new(self.cluster.installation().clone()).copy_of(data);
         let builder = builder.setting("archive_mode", "off").setting("autovacuum", "off");
         let server = builder.start_after(|copy| {
-            symlink(&space, copy.join("pg_tblspc").join(link.file_name().unwrap()))?;
-            account::chown_all(&space)
+            for link in &links {
+                symlink(&space, copy.join("pg_tblspc").join(link.file_name().unwrap()))?;
+                account::chown_all(&space)?;
+            }
+            Ok(())
         });
         let server = server.unwrap_or_else(|error| panic!("{error:#}"));
         wait_until_promoted(&server);
@@ -133,7 +138,7 @@ impl Site {
     }
 
     /// The pieces in the archive, largest first.
-    fn pieces(&self) -> Vec<PathBuf> {
+    pub fn pieces(&self) -> Vec<PathBuf> {
         let mut pieces = files_below(&self.repo.join("base"));
         let is_piece = |path: &PathBuf| path.file_stem().is_some_and(|stem| stem.len() >= 64);
         pieces.retain(is_piece);
@@ -143,11 +148,16 @@ impl Site {
 }
 
 /// Reads the output of a command.
-fn parsed(run: &Run) -> Value {
+pub fn parsed(run: &Run) -> Value {
     serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"))
 }
 
-fn files_below(folder: &Path) -> Vec<PathBuf> {
+/// A number of a document.
+pub fn number(document: &Value, name: &str) -> u64 {
+    document[name].as_u64().unwrap_or_else(|| panic!("{name}: {document:#}"))
+}
+
+pub fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten() {
         let path = entry.unwrap().path();
@@ -176,7 +186,6 @@ fn a_stored_backup_is_restored(version: u32) -> Outcome {
         client.batch_execute(sql).unwrap();
     }
     let second = site.created(&[]);
-    let number = |value: &Value, name: &str| value[name].as_u64().unwrap();
     let (stored, new) = (number(&second, "stored_bytes"), number(&second, "new_bytes"));
     assert_eq!(number(&first, "new_bytes"), number(&first, "stored_bytes"));
     assert!(number(&first, "bytes") > 60 << 20 && new < stored / 2, "{version}: {first} {second}");
@@ -471,6 +480,7 @@ fn what_cannot_be_stored_leaves_no_backup() -> Outcome {
     assert_eq!(list.code, 0, "{list:?}");
 
     // A store that fails in the middle.
+    client.batch_execute("UPDATE large SET t = 'changed'").unwrap();
     let folders = || fs::read_dir(site.repo.join("base")).unwrap().count();
     let before = folders();
     let dsn = site.cluster.dsn("postgres");

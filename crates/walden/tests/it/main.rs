@@ -32,6 +32,7 @@ mod archive_status;
 mod archive_store_settings;
 mod archive_unknown_versions;
 mod backup_schedule;
+mod base_backup_jobs;
 mod base_backups;
 mod browser;
 mod causes;
@@ -118,6 +119,7 @@ fn main() -> ExitCode {
         archive_store_settings::TESTS,
         archive_unknown_versions::TESTS,
         backup_schedule::TESTS,
+        base_backup_jobs::TESTS,
         base_backups::TESTS,
         causes::TESTS,
         clock::TESTS,
