@@ -189,7 +189,7 @@ impl BackupInProgress {
             }
         }
         for digest in list.digests {
-            // What an interrupted backup has is newer.
+            // A piece of an interrupted backup is newer.
             if let Some(&piece) = pieces.get(&digest.piece) {
                 let known = KnownPiece { piece, digest, is_of_interrupted: false };
                 self.digests.entry(known.digest.frame).or_insert(known);
@@ -324,8 +324,8 @@ impl BackupInProgress {
         Ok(())
     }
 
-    /// Removes interrupted backups whose writers are known to be gone, and the notes of this one. What cannot
-    /// be removed now stays for `prune`: this backup is complete.
+    /// Removes interrupted backups whose writers are known to be gone, and the notes of this backup. `prune`
+    /// removes the objects that cannot be removed now: this backup is complete.
     fn remove_interrupted(&self) {
         let Ok(inventory) = Inventory::list(&self.archive) else { return };
         for number in inventory.folders.get(&self.name).iter().flat_map(|folder| &folder.progress) {

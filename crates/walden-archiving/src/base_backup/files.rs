@@ -152,7 +152,7 @@ fn read_control(session: &mut BackupSession) -> Result<SmallFile, BackupError> {
     }
 }
 
-/// What the threads that read files share.
+/// The shared state of the threads that read files.
 struct Reading<'a> {
     writer: &'a FileWriter,
     parameters: &'a Parameters,

@@ -40,7 +40,7 @@ pub enum FileBackupError {
     /// The server does not answer a query, or reports an error.
     #[error("cannot {what}")]
     Query {
-        /// What was wanted.
+        /// The purpose of the query.
         what: String,
         /// The cause.
         #[source]
@@ -49,9 +49,9 @@ pub enum FileBackupError {
     /// The server's answer is unexpected.
     #[error("the server's answer: expected {expected}, found {found}")]
     Answer {
-        /// What was expected.
+        /// The expected answer.
         expected: &'static str,
-        /// What was found.
+        /// The answer.
         found: String,
     },
 }
@@ -82,7 +82,7 @@ fn failed(what: impl Into<String>) -> impl FnOnce(QueryError) -> FileBackupError
     move |source| FileBackupError::Query { what, source }
 }
 
-/// What a backup needs to know of its server.
+/// The properties of a server that a backup depends on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerFacts {
     /// Such as `18.1 (Debian 18.1-1)`.
@@ -156,7 +156,7 @@ impl StoppedBackup {
     }
 }
 
-/// When a server was started, which tells it from others.
+/// The start time of a server, which identifies it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServerStart(i64);
 
@@ -176,7 +176,7 @@ pub struct ReadRange<'p> {
     pub path: &'p Path,
     /// Where it starts.
     pub offset: u64,
-    /// Its length in bytes.
+    /// Length of the range in bytes.
     pub bytes: u64,
 }
 
@@ -184,7 +184,7 @@ impl BackupSession {
     /// Connects to the server.
     ///
     /// # Errors
-    /// Those of the connection, and a version before PostgreSQL 14.
+    /// The connection fails, or the server is older than PostgreSQL 14.
     pub fn connect(parameters: &Parameters) -> Result<BackupSession, FileBackupError> {
         let mut client = parameters.connect_anywhere()?;
         client.set_limit(ANSWER_WITHIN);
@@ -207,7 +207,7 @@ impl BackupSession {
     /// Connects another session to the same server, which several hosts or a balancer do not ensure.
     ///
     /// # Errors
-    /// Those of [`BackupSession::connect`], and another server.
+    /// The errors of [`BackupSession::connect`], and another server.
     pub fn connect_again(
         parameters: &Parameters,
         server: ServerStart,
@@ -217,12 +217,12 @@ impl BackupSession {
             true => Ok(session),
             false => Err(FileBackupError::Answer {
                 expected: "the server that has started the backup",
-                found: "another one, or one that was restarted".to_owned(),
+                found: "another server, or one that was restarted".to_owned(),
             }),
         }
     }
 
-    /// Returns what tells the server from others.
+    /// Returns the start time of the server.
     pub fn server_start(&self) -> ServerStart {
         ServerStart(self.server_started)
     }
@@ -231,7 +231,7 @@ impl BackupSession {
     /// command that permits it.
     ///
     /// # Errors
-    /// Those of the query.
+    /// The query fails.
     pub fn missing_rights(&mut self) -> Result<Option<String>, FileBackupError> {
         let (start, stop) = match self.major {
             15.. => ("pg_backup_start(text, boolean)", "pg_backup_stop(boolean)"),
@@ -260,10 +260,10 @@ impl BackupSession {
         )))
     }
 
-    /// Reads what a backup needs to know of the server.
+    /// Reads the properties of the server.
     ///
     /// # Errors
-    /// Those of the query, and pages of another size than 8192 bytes.
+    /// The query fails, or pages have another size than 8192 bytes.
     pub fn facts(&mut self) -> Result<ServerFacts, FileBackupError> {
         let query = "SELECT current_setting('server_version'), s.system_identifier, s.catalog_version_no, \
              (SELECT setting::int8 FROM pg_settings WHERE name = 'wal_segment_size'), \
@@ -293,7 +293,7 @@ impl BackupSession {
     /// Returns whether pages have checksums now: PostgreSQL 19 enables and disables them while it runs.
     ///
     /// # Errors
-    /// Those of the query.
+    /// The query fails.
     pub fn has_checksums(&mut self) -> Result<bool, FileBackupError> {
         let row = self.client.query_one("SELECT current_setting('data_checksums')", &[]);
         Ok(get::<String>(&row.map_err(failed("read data_checksums"))?, 0)? == "on")
@@ -303,7 +303,7 @@ impl BackupSession {
     /// session.
     ///
     /// # Errors
-    /// Those of the query.
+    /// The query fails.
     pub fn start(&mut self, label: &str, is_fast: bool) -> Result<Lsn, FileBackupError> {
         let query = match self.major {
             15.. => "SELECT pg_backup_start($1, $2)::text",
@@ -318,7 +318,7 @@ impl BackupSession {
     /// Lets the server answer: a lost session, which ends the backup, is noticed early.
     ///
     /// # Errors
-    /// Those of the query.
+    /// The query fails.
     pub fn keep_alive(&mut self) -> Result<(), FileBackupError> {
         self.client.simple_query("SELECT 1").map(drop).map_err(failed("continue the backup"))
     }
@@ -326,7 +326,7 @@ impl BackupSession {
     /// Ends the backup. The server does not wait until its WAL is archived.
     ///
     /// # Errors
-    /// Those of the query. On a standby also: it was promoted.
+    /// The query fails, for example because the standby was promoted.
     pub fn stop(&mut self) -> Result<StoppedBackup, FileBackupError> {
         let function =
             if self.major >= 15 { "pg_backup_stop(false)" } else { "pg_stop_backup(false, false)" };
@@ -351,7 +351,7 @@ impl BackupSession {
     /// Lists the files that a backup has.
     ///
     /// # Errors
-    /// Those of the queries, and folders that contain themselves by links.
+    /// A query fails, or a link leads to a folder that contains it.
     pub fn list(&mut self, facts: &ServerFacts) -> Result<Vec<ServerFiles>, FileBackupError> {
         let mut archives = Vec::new();
         let mut in_place = Vec::new();
@@ -454,7 +454,7 @@ impl BackupSession {
     /// shorter at the end of its file, and `None` if the file is missing.
     ///
     /// # Errors
-    /// Those of the query, and content that was changed on its way.
+    /// The query fails, or the content was changed on its way.
     #[expect(clippy::type_complexity, reason = "taken apart where it is called")]
     pub fn read(
         &mut self,
@@ -469,7 +469,7 @@ impl BackupSession {
                 true => Ok(Some((content, found))),
                 false => Err(FileBackupError::Answer {
                     expected: "content with the SHA-256 of the server",
-                    found: "another one".to_owned(),
+                    found: "another SHA-256".to_owned(),
                 }),
             }
         };
@@ -479,7 +479,7 @@ impl BackupSession {
     /// Returns the SHA-256 of ranges, as [`BackupSession::read`] does.
     ///
     /// # Errors
-    /// Those of the query.
+    /// The query fails.
     pub fn digests(&mut self, ranges: &[ReadRange<'_>]) -> Result<Vec<Option<[u8; 32]>>, FileBackupError> {
         let rows = self.read_ranges("sha256(d)", ranges)?;
         let sum = |row: &Row| get::<Option<Vec<u8>>>(row, 0)?.as_deref().map(sum_of).transpose();
@@ -487,8 +487,8 @@ impl BackupSession {
     }
 
     fn read_ranges(&mut self, columns: &str, ranges: &[ReadRange<'_>]) -> Result<Vec<Row>, FileBackupError> {
-        // Without OFFSET 0, a file would be read for each column. Without ORDER BY, contents are not sorted in
-        // temporary files; the rows are in the order of the arrays, which is checked.
+        // Without OFFSET 0, a file would be read for each column. ORDER BY would sort contents in temporary
+        // files; the rows are in the order of the arrays, which is checked.
         let query = format!(
             "SELECT {columns}, n FROM (SELECT n, pg_read_binary_file(convert_from(p, getdatabaseencoding()), o, l, true) AS d \
              FROM unnest($1::bytea[], $2::int8[], $3::int8[]) WITH ORDINALITY AS f(p, o, l, n) OFFSET 0) AS f"
@@ -516,7 +516,7 @@ impl BackupSession {
     /// Returns the content of a small file and when it was modified; `None` if it is missing.
     ///
     /// # Errors
-    /// Those of the query.
+    /// The query fails.
     pub fn read_small(&mut self, path: &str, bytes: u64) -> Result<Option<(Vec<u8>, i64)>, FileBackupError> {
         let query = "SELECT pg_read_binary_file($1, 0, $2, true), \
              extract(epoch FROM s.modification)::int8 FROM pg_stat_file($1, true) AS s";

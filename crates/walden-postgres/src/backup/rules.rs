@@ -26,7 +26,8 @@ pub(super) fn is_empty_folder(name: &str) -> bool {
 }
 
 /// Returns whether a backup does not have a file or folder, or has it apart. `folder` is its folder in the
-/// data directory, empty for the data directory itself. `siblings` says which names the folder has.
+/// data directory, empty for the data directory itself. `siblings` returns whether the folder has a
+/// name.
 pub(super) fn is_excluded(folder: &str, name: &str, siblings: &dyn Fn(&str) -> bool) -> bool {
     let path = if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") };
     if EXCLUDED.contains(&name)

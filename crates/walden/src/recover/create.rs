@@ -20,15 +20,18 @@ use crate::{FOUND, output};
 
 const EXAMPLES: &str = "\
 Examples:
-  walden backup create 'host=db1 user=replicator' --repo /backup/main
+  walden backup create 'host=db1 user=backup' --repo /backup/main
       store a base backup in the archive
-  walden backup create 'host=db1 user=replicator' --label before_upgrade --checkpoint fast --max-rate 100MB
+  walden backup create 'host=db1 user=backup' --jobs 4 --label before_upgrade --checkpoint fast --max-rate 100MB
+  walden backup create 'host=db1 user=replicator' --jobs 0
+      receive it over the replication protocol
   walden backup create && walden archive prune --keep daily=7,weekly=5 --apply
       every night, from cron: the server is named by WALDEN_DSN, the archive by walden.toml
 
-Only pieces that the newest backup in the archive does not have are stored. Each backup is complete: it does not depend on the removal \
-of others. The user needs REPLICATION, and a line in pg_hba.conf for it; the server must archive its WAL to the same archive. \
-walden restore restores it.
+The server sends only parts of files that the newest backup in the archive does not have, and only those are stored. Each backup is complete: \
+it does not depend on the removal of others. A backup that ended early is continued by the next one. The user needs to call \
+pg_backup_start() and others, which docs/restore.md lists, or REPLICATION and a line in pg_hba.conf for it; the server must archive its WAL to \
+the same archive. walden restore restores it.
 
 Exit status: 0 stored, and the archive has the WAL of the backup; 1 stored, but some of its WAL is missing; 2 wrong usage; 3 the server or the \
 archive cannot be used, or the backup was not stored.";

@@ -125,6 +125,7 @@ impl Site {
         }
         let builder = ClusterBuilder::new(self.cluster.installation().clone()).copy_of(data);
         let builder = builder.setting("archive_mode", "off").setting("autovacuum", "off");
+        let builder = builder.setting("allow_in_place_tablespaces", "on");
         let server = builder.start_after(|copy| {
             for link in &links {
                 symlink(&space, copy.join("pg_tblspc").join(link.file_name().unwrap()))?;
