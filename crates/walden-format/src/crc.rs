@@ -5,7 +5,7 @@
 //! which are mostly images, use the `crc-fast` crate: folding with carry-less multiplication is several times
 //! as fast as the CRC-32C instruction. All others use the `crc32c` crate.
 
-use crc_fast::{CrcAlgorithm, Digest};
+use crc_fast::{CrcAlgorithm, Digest, checksum_combine};
 
 use crate::record::{CRC_OFFSET, RECORD_HEADER};
 
@@ -16,6 +16,11 @@ const FOLDED: usize = 512;
 #[inline]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     if bytes.len() < FOLDED { crc32c::crc32c_append(crc, bytes) } else { folded(crc, bytes) }
+}
+
+/// Returns the CRC-32C of two parts from theirs. `second_bytes` is the length of the second part.
+pub fn crc32c_combine(first: u32, second: u32, second_bytes: u64) -> u32 {
+    checksum_combine(CrcAlgorithm::Crc32Iscsi, first.into(), second.into(), second_bytes) as u32
 }
 
 fn folded(crc: u32, bytes: &[u8]) -> u32 {
@@ -229,6 +234,9 @@ mod tests {
     fn the_check_value_is_that_of_the_standard() {
         assert_eq!(crc32c_append(0, b"123456789"), 0xE306_9283);
         assert_eq!(crc32c_append(crc32c_append(0, b"1234"), b"56789"), 0xE306_9283);
+        let (first, second) = (crc32c_append(0, b"1234"), crc32c_append(0, b"56789"));
+        assert_eq!(crc32c_combine(first, second, 5), 0xE306_9283);
+        assert_eq!(crc32c_combine(first, crc32c_append(0, b""), 0), first);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+pub mod backup;
 pub mod connection;
 pub mod follow;
 pub mod names;

@@ -95,6 +95,11 @@ impl FileSums {
         }
     }
 
+    /// Adds a file by its size in bytes and its checksum, or replaces it.
+    pub fn insert(&mut self, path: PathBuf, bytes: u64, crc: u32) {
+        self.0.insert(path, (bytes, crc));
+    }
+
     /// Returns the number of files and the sum of their sizes in bytes.
     pub fn totals(&self) -> (u64, u64) {
         (self.0.len() as u64, self.0.values().map(|(size, _)| size).sum())
@@ -303,6 +308,23 @@ impl Manifest {
     /// Its name in a base backup.
     pub(crate) const FILE: &str = "backup_manifest";
 
+    /// Creates the manifest of a backup. `modified` has the times of the files in seconds since 1970-01-01
+    /// 00:00:00 UTC.
+    pub fn new(
+        system_identifier: u64,
+        sums: &FileSums,
+        modified: &BTreeMap<PathBuf, i64>,
+        ranges: Vec<WalRange>,
+    ) -> Manifest {
+        let file = |(path, (size, crc)): (&PathBuf, &(u64, u32))| {
+            let checksum = Checksum { algorithm: Algorithm::Crc32c, digits: to_hex(&crc.to_le_bytes()) };
+            let modified = modified.get(path).copied();
+            (path.clone(), ManifestFile { size: *size, modified, checksum: Some(checksum) })
+        };
+        let files = ManifestFiles(sums.0.iter().map(file).collect());
+        Manifest { system_identifier: Some(system_identifier), files, ranges }
+    }
+
     /// Compares the sizes and, if they are of CRC-32C, the checksums of all files with those of a backup.
     ///
     /// # Errors
@@ -400,9 +422,17 @@ impl Manifest {
         self.files.0.values().find_map(|file| Some(file.checksum.as_ref()?.algorithm))
     }
 
-    /// Writes it. `major` is the version of the server.
+    /// Writes it to a new file. `major` is the version of the server.
     pub(crate) fn write(&self, path: &Path, major: u32) -> io::Result<()> {
-        let mut file = Hashing { out: BufWriter::new(private::create(path)?), sum: Sha256::new() };
+        self.write_to(BufWriter::new(private::create(path)?), major)
+    }
+
+    /// Writes it. `major` is the version of the server.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_to(&self, out: impl Write, major: u32) -> io::Result<()> {
+        let mut file = Hashing { out, sum: Sha256::new() };
         match self.system_identifier.filter(|_| major >= 17) {
             Some(system) => write!(
                 file,
@@ -448,12 +478,12 @@ impl ManifestFile {
 }
 
 /// Computes the SHA-256 of everything that is written through it.
-struct Hashing {
-    out: BufWriter<File>,
+struct Hashing<W> {
+    out: W,
     sum: Sha256,
 }
 
-impl Write for Hashing {
+impl<W: Write> Write for Hashing<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.out.write(bytes)?;
         self.sum.update(&bytes[..written]);

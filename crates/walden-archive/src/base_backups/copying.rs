@@ -182,7 +182,8 @@ fn read_object(archive: &Archive, key: &str, part: Part) -> Result<Vec<u8>, Base
     let object = archive.store().read(key).map_err(ArchiveError::from)?;
     let backup = name::parse(key).map(|(backup, _)| backup).unwrap_or_default();
     let checked = match part {
-        Part::Started => Ok(()),
+        // Only a backup that is being made needs notes.
+        Part::Started | Part::Progress(_) => Ok(()),
         Part::Backup => StoredBackup::parse(backup, &object).map(drop),
         Part::Pieces => read_backup(archive, backup)?.piece_list.decode(&object).map(drop),
         Part::Manifest => read_backup(archive, backup)?.manifest.decode(&object).map(drop),

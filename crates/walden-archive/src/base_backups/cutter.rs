@@ -5,14 +5,14 @@
 //! first byte, without its header, which has the file's time. Small files are grouped, and a group ends after
 //! a file whose name decides so: after an added or removed file, later groups are as before.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tar::{EntryType, Header};
 
 use super::documents::{MAX_INLINE_BYTES, MAX_PIECE_BYTES};
 
 /// Size of the smallest file in bytes that is not in a group.
-const LARGE_FILE_BYTES: u64 = 4 << 20;
+pub(super) const LARGE_FILE_BYTES: u64 = 4 << 20;
 /// Size of the smallest group in bytes that ends after a file whose name decides so.
 const MIN_GROUP_BYTES: usize = 1 << 20;
 /// Size in bytes from which a group ends after any file.
@@ -164,10 +164,9 @@ impl Cutter {
                 ));
             }
         };
-        let padding = (bytes.wrapping_neg() % BLOCK as u64) as usize;
+        let padding = padding_of(bytes);
         let is_large = bytes >= LARGE_FILE_BYTES;
-        // One of 16 names ends a group.
-        let ends_group = blake3::hash(path.as_os_str().as_encoded_bytes()).as_bytes()[0] < 16;
+        let ends_group = ends_group(&path);
         if is_file {
             observer.start_file(path, bytes);
         }
@@ -189,8 +188,7 @@ impl Cutter {
     fn end_entry(&mut self, observer: &mut dyn Observer) {
         let Inside::Padding { left: 0, ends_group } = self.inside else { return };
         self.inside = Inside::Header;
-        let bytes = self.piece.len();
-        if bytes >= MAX_GROUP_BYTES || (bytes >= MIN_GROUP_BYTES && ends_group) {
+        if is_whole_group(self.piece.len(), ends_group) {
             self.flush(observer);
         }
     }
@@ -203,6 +201,21 @@ impl Cutter {
             _ => observer.cut(Cut::Piece(piece)),
         }
     }
+}
+
+/// Returns the number of bytes between the content of an entry and the next header.
+pub(super) fn padding_of(bytes: u64) -> usize {
+    (bytes.wrapping_neg() % BLOCK as u64) as usize
+}
+
+/// Returns whether a group may end after a file: one of 16 names decides so.
+pub(super) fn ends_group(path: &Path) -> bool {
+    blake3::hash(path.as_os_str().as_encoded_bytes()).as_bytes()[0] < 16
+}
+
+/// Returns whether a group of this number of bytes ends.
+pub(super) fn is_whole_group(bytes: usize, ends_group: bool) -> bool {
+    bytes >= MAX_GROUP_BYTES || (bytes >= MIN_GROUP_BYTES && ends_group)
 }
 
 fn take<'b>(bytes: &mut &'b [u8], most: usize) -> &'b [u8] {

@@ -8,6 +8,7 @@ use walden_format::lsn::{Lsn, Timeline};
 use walden_recover::parse_backup_name;
 
 use super::name::PieceHash;
+use super::progress::PieceDigest;
 use crate::objects::backup_files::WalRange;
 
 /// Version of the form of stored backups.
@@ -168,6 +169,9 @@ pub struct PieceList {
     pub(super) folders: Vec<String>,
     /// The tar archives.
     pub(super) archives: Vec<StoredArchive>,
+    /// How pieces are recognized without their content, if their files were read one by one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) digests: Vec<PieceDigest>,
 }
 
 /// A tar archive of a stored backup.
@@ -191,7 +195,7 @@ pub(super) enum Piece {
 
 impl PieceList {
     pub(super) fn new(folders: Vec<String>, archives: Vec<StoredArchive>) -> PieceList {
-        PieceList { walden_pieces: VERSION, folders, archives }
+        PieceList { walden_pieces: VERSION, folders, archives, digests: Vec::new() }
     }
 
     /// Reads the list of a backup.

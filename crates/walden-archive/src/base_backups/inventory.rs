@@ -53,9 +53,11 @@ pub(super) struct Folder {
     pub has_backup: bool,
     pub has_piece_list: bool,
     pub has_manifest: bool,
+    /// Numbers of the notes of stored pieces.
+    pub progress: Vec<u32>,
     bytes: u64,
     /// When the newest object was stored, by the store's clock.
-    newest: Option<Timestamp>,
+    pub newest: Option<Timestamp>,
 }
 
 impl Folder {
@@ -108,6 +110,7 @@ impl Inventory {
                 Part::Backup => folder.has_backup = true,
                 Part::Pieces => folder.has_piece_list = true,
                 Part::Manifest => folder.has_manifest = true,
+                Part::Progress(number) => folder.progress.push(number),
                 Part::Piece(hash) => drop(folder.pieces.insert(listed.key.clone(), (hash, listed.bytes))),
             }
         })?;

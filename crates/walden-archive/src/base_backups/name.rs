@@ -12,6 +12,9 @@ pub(super) const STARTED: &str = "started.json";
 pub(super) const BACKUP: &str = "backup.json";
 pub(super) const PIECES: &str = "pieces.json.zst";
 pub(super) const MANIFEST: &str = "manifest.zst";
+/// Names of notes of stored pieces: `progress-000001.json.zst`.
+pub(super) const PROGRESS: &str = "progress-";
+pub(super) const PROGRESS_ENDING: &str = ".json.zst";
 const PIECE_ENDING: &str = ".zst";
 
 /// The BLAKE3 hash of a piece.
@@ -65,6 +68,8 @@ pub(super) enum Part {
     Pieces,
     Manifest,
     Backup,
+    /// The number of a note of stored pieces.
+    Progress(u32),
 }
 
 /// Returns the prefix of all objects of a backup.
@@ -91,6 +96,12 @@ pub(super) fn parse(key: &str) -> Option<(&str, Part)> {
         PIECES => Part::Pieces,
         MANIFEST => Part::Manifest,
         BACKUP => Part::Backup,
+        _ if name.starts_with(PROGRESS) => {
+            let digits = name.strip_prefix(PROGRESS)?.strip_suffix(PROGRESS_ENDING)?;
+            let is_exact = digits.len() >= 6 && digits.bytes().all(|digit| digit.is_ascii_digit());
+            let number = digits.parse().ok().filter(|number| is_exact && format!("{number:06}") == digits)?;
+            Part::Progress(number)
+        }
         _ => Part::Piece(PieceHash::parse(name.strip_suffix(PIECE_ENDING)?)?),
     };
     Some((backup, part))
@@ -107,10 +118,14 @@ mod tests {
         for (name, part) in [(STARTED, Part::Started), (BACKUP, Part::Backup), (PIECES, Part::Pieces)] {
             assert_eq!(parse(&key(backup, name)), Some((backup, part)));
         }
+        let progress = super::super::progress::key(backup, 12);
+        assert_eq!(parse(&progress), Some((backup, Part::Progress(12))));
         let upper = hash.to_string().to_uppercase();
         for wrong in [
             format!("base/{backup}/{upper}.zst"),
             format!("base/{backup}/x.zst"),
+            format!("base/{backup}/progress-12.json.zst"),
+            format!("base/{backup}/progress-+00012.json.zst"),
             format!("base/{backup}/a/{STARTED}"),
             format!("base/../{STARTED}"),
             format!("base/20261124T030000Z_2-3a000028/{STARTED}"),

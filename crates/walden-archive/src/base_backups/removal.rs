@@ -7,6 +7,7 @@ use walden_source::error_text;
 
 use super::inventory::{Inventory, Leftover, read_pieces};
 use super::name::{self, piece_key};
+use super::progress;
 use crate::archive::{Archive, ArchiveError};
 use crate::store::versions::Kept;
 
@@ -45,7 +46,15 @@ pub fn remove(archive: &Archive, names: &[String]) -> Result<Removed, ArchiveErr
             removed.backups.push(name.clone());
         }
     }
-    removed.sweep(archive, names)?;
+    removed.sweep(archive, names, &[])?;
+    Ok(removed)
+}
+
+/// Removes backups that were not completed, whose writers do not exist any more, as [`remove`] does with
+/// abandoned ones.
+pub(super) fn remove_abandoned(archive: &Archive, names: &[String]) -> Result<Removed, ArchiveError> {
+    let mut removed = Removed::default();
+    removed.sweep(archive, &[], names)?;
     Ok(removed)
 }
 
@@ -64,15 +73,25 @@ impl Removed {
     }
 
     /// Removes abandoned backups, and pieces that no backup needs.
-    fn sweep(&mut self, archive: &Archive, names: &[String]) -> Result<(), ArchiveError> {
+    fn sweep(
+        &mut self,
+        archive: &Archive,
+        names: &[String],
+        known_abandoned: &[String],
+    ) -> Result<(), ArchiveError> {
         let listed = Inventory::list(archive)?;
         if listed.is_empty() {
             return Ok(());
         }
-        let abandoned = || listed.leftovers.iter().filter(|leftover| !leftover.is_in_progress);
+        let abandoned = || {
+            let leftovers = listed.leftovers.iter();
+            leftovers.filter(|it| !it.is_in_progress || known_abandoned.contains(&it.name))
+        };
         for name in names.iter().chain(abandoned().map(|leftover| &leftover.name)) {
             let documents = [name::STARTED, name::PIECES, name::MANIFEST, name::BACKUP];
             self.unneeded.extend(documents.map(|document| name::key(name, document)));
+            let notes = listed.folders.get(name).map_or(&[][..], |folder| &folder.progress);
+            self.unneeded.extend(notes.iter().map(|number| progress::key(name, *number)));
         }
         let has_started = |name: &str| listed.folders.get(name).is_some_and(|folder| folder.has_started);
         for Leftover { name, .. } in abandoned().filter(|leftover| has_started(&leftover.name)) {
@@ -114,6 +133,10 @@ impl Removed {
         for (name, folder) in &inventory.folders {
             let keys = folder.pieces.keys();
             self.unneeded.extend(keys.filter(|key| !lasting.contains(*key)).cloned());
+            // A complete backup does not need them any more.
+            for number in &folder.progress {
+                self.discard(archive, &progress::key(name, *number), 0)?;
+            }
             if !folder.has_backup {
                 for (object, exists) in
                     [(name::PIECES, folder.has_piece_list), (name::MANIFEST, folder.has_manifest)]

@@ -1,46 +1,26 @@
 //! Stores a base backup.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-use jiff::Timestamp;
-use walden_format::lsn::Lsn;
-use walden_recover::backup_name;
 use walden_recover::manifest::{FileSums, ManifestFiles};
 
 use super::cutter::{Cut, Cutter, Observer};
-use super::documents::MAX_LIST_BYTES;
-use super::documents::{Piece, PieceList, StoredArchive, StoredBackup, StoredObject, StoredRange, VERSION};
+use super::documents::{Piece, PieceList, StoredArchive, StoredBackup};
 use super::error::BaseBackupError;
-use super::inventory::{Inventory, is_locked, read_pieces};
-use super::name::{self, PieceHash, piece_key};
+use super::in_progress::{BackupInProgress, NewBackup, StoredPiece, lost_thread};
 use crate::archive::{Archive, ArchiveError};
 use crate::hash::to_hex;
 use crate::objects::backup_files::MANIFEST;
-use crate::store::{Cause, Created, StoreError};
+use crate::store::StoreError;
 
 /// Files that recovery reads before the tar archives.
 const SMALL_FILES: [&str; 4] = ["PG_VERSION", "backup_label", "tablespace_map", "global/pg_control"];
 /// Largest of these files in bytes.
 const MAX_SMALL_BYTES: u64 = 1 << 20;
-/// The compression level of the list of pieces and of the manifest.
-const LEVEL_OF_TEXTS: i32 = 9;
-
-/// The backup that is stored.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NewBackup {
-    /// The label.
-    pub label: String,
-    /// The server's version.
-    pub server_version: String,
-    /// System identifier of the cluster.
-    pub system_identifier: u64,
-    /// The redo pointer of the backup's checkpoint.
-    pub start: Lsn,
-}
 
 /// How a backup is stored.
 #[derive(Clone, Copy, Debug)]
@@ -62,13 +42,7 @@ impl Default for WriterOptions {
 
 /// A base backup that is being stored. It exists once [`Writer::finish`] has returned.
 pub struct Writer {
-    archive: Archive,
-    new: NewBackup,
-    started: Timestamp,
-    name: String,
-    /// Whether pieces of earlier backups are known only by the names of objects, without a private key.
-    is_locked: bool,
-    folders: Vec<String>,
+    backup: Arc<BackupInProgress>,
     contents: Contents,
     pool: Pool,
 }
@@ -103,41 +77,20 @@ impl Writer {
         new: NewBackup,
         options: WriterOptions,
     ) -> Result<Writer, BaseBackupError> {
-        archive.expect_cluster(new.system_identifier)?;
-        // An archive without WAL belongs to no cluster.
-        archive.identity()?;
-        let started = Timestamp::now();
-        let name = backup_name(started, new.start);
-        let note = serde_json::json!({ "walden_backup": VERSION, "started": started.as_microsecond() });
-        let text = serde_json::to_vec(&note).unwrap_or_default();
-        if archive.store().create(&name::key(&name, name::STARTED), &text)? == Created::Exists {
-            let location = archive.store().location().to_owned();
-            return Err(BaseBackupError::Exists { name, location });
-        }
-        // Only now: a piece of a backup that is found from here on stays.
-        let (folders, known, is_locked) = known_pieces(archive, &name)?;
-        let pool = Pool::start(archive, &name, known, options).map_err(BaseBackupError::Thread)?;
-        Ok(Writer {
-            archive: archive.clone(),
-            new,
-            started,
-            name,
-            is_locked,
-            folders,
-            contents: Contents::default(),
-            pool,
-        })
+        let backup = Arc::new(BackupInProgress::begin(archive, new, options.level, false)?);
+        let pool = Pool::start(&backup, options.threads).map_err(BaseBackupError::Thread)?;
+        Ok(Writer { backup, contents: Contents::default(), pool })
     }
 
     /// Returns the name of the backup.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.backup.name
     }
 
     /// Returns whether the archive is encrypted and no private key was named, so that pieces which only the
     /// list of an earlier backup names are stored again.
     pub fn is_without_list(&self) -> bool {
-        self.is_locked
+        self.backup.is_locked
     }
 
     /// Starts the tar archive of a tablespace, or of the data directory (`None`).
@@ -200,49 +153,14 @@ impl Writer {
         let parsed: walden_recover::manifest::Manifest<ManifestFiles> =
             walden_recover::manifest::Manifest::read(manifest)
                 .map_err(|problem| BaseBackupError::Content(format!("{problem}, in {MANIFEST}")))?;
-        let expected = self.new.system_identifier;
+        let expected = self.backup.new.system_identifier;
         if let Some(found) = parsed.system_identifier.filter(|&found| found != expected) {
             let problem = format!("expected system identifier {expected}, found {found}");
             return Err(BaseBackupError::Manifest(problem));
         }
         parsed.compare(&self.contents.sums).map_err(BaseBackupError::Manifest)?;
-        let range = |range: &walden_recover::manifest::WalRange| StoredRange {
-            timeline: range.timeline,
-            start_lsn: range.start.to_string(),
-            end_lsn: range.end.unwrap_or(range.start).to_string(),
-        };
-        let wal: Vec<StoredRange> = parsed.ranges.iter().map(range).collect();
         let list = self.piece_list(&pieces)?;
-        let (mut stored_bytes, mut new_bytes) = (0, 0);
-        for (folder, _, _, bytes) in list.stored() {
-            stored_bytes += bytes;
-            new_bytes += if folder == self.name { bytes } else { 0 };
-        }
-        let (files, bytes) = self.contents.sums.totals();
-        let small_files = self.contents.small_files.iter();
-        let text = serde_json::to_vec(&list).map_err(|error| BaseBackupError::Content(error.to_string()))?;
-        let piece_list = self.store_text(name::PIECES, &text)?;
-        let backup = StoredBackup {
-            walden_backup: VERSION,
-            name: self.name.clone(),
-            label: self.new.label.clone(),
-            server_version: self.new.server_version.clone(),
-            system_identifier: expected.to_string(),
-            started: self.started.as_microsecond(),
-            completed: Timestamp::now().as_microsecond(),
-            wal,
-            files,
-            bytes,
-            pieces: list.stored().count() as u64,
-            stored_bytes,
-            new_bytes,
-            piece_list,
-            manifest: self.store_text(name::MANIFEST, manifest)?,
-            small_files: small_files.map(|(name, content)| (name.clone(), to_hex(content))).collect(),
-        };
-        self.expect_pieces(&list)?;
-        self.complete(&backup)?;
-        Ok(backup)
+        self.backup.finish(&list, &self.contents.sums, &self.contents.small_files, manifest, &parsed.ranges)
     }
 
     fn piece_list(&self, pieces: &[StoredPiece]) -> Result<PieceList, BaseBackupError> {
@@ -264,59 +182,7 @@ impl Writer {
             let problem = "expected the tar archive of the data directory, found none";
             return Err(BaseBackupError::Content(problem.to_owned()));
         }
-        Ok(PieceList::new(self.folders.clone(), archives))
-    }
-
-    /// Stores a compressed document.
-    fn store_text(&self, name: &str, text: &[u8]) -> Result<StoredObject, BaseBackupError> {
-        if text.len() as u64 > MAX_LIST_BYTES {
-            let problem = format!("expected {name} of at most {MAX_LIST_BYTES} bytes, found {}", text.len());
-            return Err(BaseBackupError::Content(problem));
-        }
-        let failed = |error: std::io::Error| BaseBackupError::Content(error.to_string());
-        let object = zstd::bulk::compress(text, LEVEL_OF_TEXTS).map_err(failed)?;
-        // If it exists, an attempt has stored it whose answer was lost: the folder is this backup's.
-        self.archive.store().create(&name::key(&self.name, name), &object)?;
-        Ok(StoredObject::of(text))
-    }
-
-    /// Checks that all pieces exist.
-    fn expect_pieces(&self, list: &PieceList) -> Result<(), BaseBackupError> {
-        let inventory = Inventory::list(&self.archive)?;
-        for (folder, hash, _, _) in list.stored() {
-            let key = piece_key(folder, hash);
-            if !inventory.has_piece(folder, &key) {
-                return Err(self.removed(&key));
-            }
-        }
-        Ok(())
-    }
-
-    /// Stores `backup.json`. `prune` removes `started.json` of an abandoned backup first: without it, this
-    /// backup lacks pieces, or soon will.
-    fn complete(&self, backup: &StoredBackup) -> Result<(), BaseBackupError> {
-        let (started, key) = (name::key(&self.name, name::STARTED), name::key(&self.name, name::BACKUP));
-        let expect_started = || match self.archive.store().size(&started) {
-            Err(error) if error.cause == Cause::NotFound => Err(self.removed(&started)),
-            other => other.map(drop).map_err(BaseBackupError::from),
-        };
-        expect_started()?;
-        let text =
-            serde_json::to_vec_pretty(backup).map_err(|error| BaseBackupError::Content(error.to_string()))?;
-        self.archive.store().create(&key, &text)?;
-        if let Err(error) = expect_started() {
-            self.archive.store().discard(&key)?;
-            return Err(error);
-        }
-        Ok(())
-    }
-
-    fn removed(&self, key: &str) -> BaseBackupError {
-        BaseBackupError::Removed {
-            name: self.name.clone(),
-            object: self.archive.stored_name(key),
-            location: self.archive.store().location().to_owned(),
-        }
+        Ok(PieceList::new(self.backup.folders.clone(), archives))
     }
 }
 
@@ -349,70 +215,6 @@ impl Observer for Contents {
     }
 }
 
-/// A piece of an earlier backup.
-#[derive(Clone, Copy)]
-struct Known {
-    folder: u32,
-    stored_bytes: u64,
-}
-
-/// Returns the folders and pieces of the newest backup, and whether they are known only from the listing. The
-/// first folder is that of the new backup.
-#[expect(clippy::type_complexity, reason = "taken apart where it is called")]
-fn known_pieces(
-    archive: &Archive,
-    name: &str,
-) -> Result<(Vec<String>, HashMap<PieceHash, Known>, bool), BaseBackupError> {
-    let (mut folders, mut known) = (vec![name.to_owned()], HashMap::new());
-    let inventory = match Inventory::read(archive) {
-        // Without a private key, the names of objects show the pieces in the folders of complete backups.
-        Err(error) if is_locked(&error) => {
-            let inventory = Inventory::list(archive)?;
-            for (folder, objects) in inventory.folders.iter().filter(|(_, folder)| folder.has_backup) {
-                let number = folders.len() as u32;
-                folders.push(folder.clone());
-                let pieces = objects.pieces.iter().map(|(key, (hash, bytes))| {
-                    let stored_bytes = archive.store().content_bytes(key, *bytes).unwrap_or(*bytes);
-                    (*hash, Known { folder: number, stored_bytes })
-                });
-                known.extend(pieces);
-            }
-            return Ok((folders, known, true));
-        }
-        other => other?,
-    };
-    let Some(newest) = inventory.backups.iter().max_by_key(|backup| backup.completed) else {
-        return Ok((folders, known, false));
-    };
-    let list = match read_pieces(archive, newest) {
-        Ok(list) => list,
-        // A backup that is damaged, or was just removed, has nothing to refer to.
-        Err(error) if error.is_damage() => return Ok((folders, known, false)),
-        Err(error) => return Err(error),
-    };
-    let mut numbers: HashMap<&str, u32> = HashMap::new();
-    for (folder, hash, _, stored_bytes) in list.stored() {
-        if !inventory.has_piece(folder, &piece_key(folder, hash)) {
-            continue;
-        }
-        let number = *numbers.entry(folder).or_insert_with(|| {
-            folders.push(folder.to_owned());
-            folders.len() as u32 - 1
-        });
-        known.insert(hash, Known { folder: number, stored_bytes });
-    }
-    Ok((folders, known, false))
-}
-
-/// A piece that is stored.
-#[derive(Clone, Copy)]
-struct StoredPiece {
-    hash: PieceHash,
-    bytes: u64,
-    stored_bytes: u64,
-    folder: u32,
-}
-
 type Outcome = (usize, Result<StoredPiece, StoreError>);
 
 /// Threads that compress and store pieces.
@@ -426,25 +228,19 @@ struct Pool {
 }
 
 impl Pool {
-    fn start(
-        archive: &Archive,
-        name: &str,
-        known: HashMap<PieceHash, Known>,
-        options: WriterOptions,
-    ) -> std::io::Result<Pool> {
+    fn start(backup: &Arc<BackupInProgress>, threads: usize) -> std::io::Result<Pool> {
         let (jobs, received) = sync_channel::<(usize, Vec<u8>)>(1);
         let (sender, outcomes) = channel();
-        let (received, known) = (Arc::new(Mutex::new(received)), Arc::new(known));
-        let mut threads = Vec::new();
-        for _ in 0..options.threads.max(1) {
-            let (archive, name, sender): (Archive, String, Sender<Outcome>) =
-                (archive.clone(), name.to_owned(), sender.clone());
-            let (received, known) = (Arc::clone(&received), Arc::clone(&known));
-            threads.push(Builder::new().name("store-pieces".into()).spawn(move || {
+        let received = Arc::new(Mutex::new(received));
+        let mut started = Vec::new();
+        for _ in 0..threads.max(1) {
+            let (backup, received) = (Arc::clone(backup), Arc::clone(&received));
+            let sender: Sender<Outcome> = sender.clone();
+            started.push(Builder::new().name("store-pieces".into()).spawn(move || {
                 loop {
                     let job = received.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok((number, content)) = job else { break };
-                    let outcome = store_piece(&archive, &name, &known, &content, options.level);
+                    let outcome = backup.store_piece(&content);
                     let is_failed = outcome.is_err();
                     if sender.send((number, outcome)).is_err() || is_failed {
                         break;
@@ -452,7 +248,7 @@ impl Pool {
                 }
             })?);
         }
-        Ok(Pool { jobs: Some(jobs), outcomes, threads, added: 0, pieces: BTreeMap::new() })
+        Ok(Pool { jobs: Some(jobs), outcomes, threads: started, added: 0, pieces: BTreeMap::new() })
     }
 
     /// Adds a piece, and returns its number.
@@ -493,32 +289,6 @@ impl Drop for Pool {
             let _ = thread.join();
         }
     }
-}
-
-fn lost_thread() -> BaseBackupError {
-    BaseBackupError::Content("expected all pieces to be stored, found a thread that has ended".to_owned())
-}
-
-fn store_piece(
-    archive: &Archive,
-    name: &str,
-    known: &HashMap<PieceHash, Known>,
-    content: &[u8],
-    level: i32,
-) -> Result<StoredPiece, StoreError> {
-    let (hash, bytes) = (PieceHash::of(content), content.len() as u64);
-    if let Some(Known { folder, stored_bytes }) = known.get(&hash).copied() {
-        return Ok(StoredPiece { hash, bytes, stored_bytes, folder });
-    }
-    let key = piece_key(name, hash);
-    let failed = |error| StoreError {
-        source: Some(Box::new(error)),
-        ..StoreError::new("compress", &key, archive.store().location(), Cause::Other)
-    };
-    let object = zstd::bulk::compress(content, level).map_err(failed)?;
-    // If it exists, this backup has another piece of the same content.
-    archive.store().create(&key, &object)?;
-    Ok(StoredPiece { hash, bytes, stored_bytes: object.len() as u64, folder: 0 })
 }
 
 /// Returns the first segment that a backup needs and the archive lacks.

@@ -1,7 +1,7 @@
 //! Base backups of hand-written tar archives: stores that fail at their k-th call, removals while a backup is
 //! made, and damage.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Read as _;
@@ -13,11 +13,13 @@ use sha2::{Digest, Sha256};
 use tar::{Builder, Header};
 use walden_archive::archive::Archive;
 use walden_archive::base_backups::{
-    self, BaseBackupError, Inventory, NewBackup, StoredBackup, Writer, WriterOptions,
+    self, BackupEnd, BaseBackupError, FileRange, FileWriter, Inventory, Layout, ListedArchive, ListedFile,
+    NewBackup, RangeContent, SmallFile, StoredBackup, StoredPart, Writer, WriterOptions,
 };
 use walden_archive::store::{Folder, Store as _};
 use walden_format::crc::crc32c_append;
 use walden_format::lsn::Lsn;
+use walden_recover::manifest::{FileSums, Manifest, ManifestFiles};
 
 use crate::material::{archive_of, complete};
 use crate::watched::{Decision, Watched};
@@ -396,4 +398,191 @@ fn backups_are_copied_once() {
     fs::remove_file(other.path().join("archive").join(piece)).expect("removed");
     assert_eq!(copy(false).objects, 1);
     assert_eq!(expect_intact(&target, &contents, "mended"), 3);
+}
+
+/// The files of a server that are read one by one.
+fn layout_of(content: &Content) -> Layout {
+    let small = ["PG_VERSION", "backup_label", "global/pg_control"];
+    let listed = content.files.iter().filter(|(path, _)| !small.contains(&path.as_str()));
+    let listed = listed.map(|(path, bytes)| ListedFile {
+        path: path.into(),
+        bytes: bytes.len() as u64,
+        modified: 7,
+        is_folder: false,
+    });
+    Layout::new(vec![ListedArchive { tablespace: None, files: listed.collect() }], 0o600).expect("a layout")
+}
+
+fn begin_files(content: &Content, archive: &Archive) -> Result<FileWriter, BaseBackupError> {
+    let system = archive.identity()?.system_identifier.parse().expect("a number");
+    let new = NewBackup {
+        label: "by files".to_owned(),
+        server_version: "18.6".to_owned(),
+        system_identifier: system,
+        start: Lsn(content.start),
+    };
+    FileWriter::begin(archive, new, 1, layout_of(content))
+}
+
+/// Stores parts, up to this number. Returns how many were new, unchanged and continued.
+fn store_parts(writer: &FileWriter, content: &Content, parts: usize) -> Result<[usize; 3], BaseBackupError> {
+    let mut counts = [0; 3];
+    for part in 0..writer.layout().parts().min(parts) {
+        let read = |range: &FileRange| {
+            let file = content.files.get(range.path.to_str().expect("a path"))?;
+            let from = (range.offset as usize).min(file.len());
+            Some(file[from..(from + range.bytes as usize).min(file.len())].to_vec())
+        };
+        let contents: Vec<Option<Vec<u8>>> = writer.layout().ranges(part).iter().map(read).collect();
+        let sums: Option<Vec<[u8; 32]>> =
+            contents.iter().map(|it| Some(Sha256::digest(it.as_ref()?).into())).collect();
+        let known =
+            sums.filter(|_| writer.is_known(part, true)).and_then(|sums| writer.take_over(part, &sums));
+        let contents =
+            contents.into_iter().map(|it| Some(RangeContent { bytes: it?, sha256: None })).collect();
+        let stored = known.map_or_else(|| writer.store(part, contents, true), Ok)?;
+        counts[match stored {
+            StoredPart::Unchanged => 1,
+            StoredPart::Continued => 2,
+            _ => 0,
+        }] += 1;
+    }
+    writer.note_all()?;
+    Ok(counts)
+}
+
+fn finish_files(writer: FileWriter, content: &Content) -> Result<StoredBackup, BaseBackupError> {
+    let small =
+        |path: &str| SmallFile { path: path.to_owned(), content: content.files[path].clone(), modified: 7 };
+    writer.finish(BackupEnd {
+        timeline: 1,
+        end: Lsn(content.start + 0x80),
+        tablespaces: BTreeSet::new(),
+        first: vec![small("backup_label"), small("PG_VERSION")],
+        control: small("global/pg_control"),
+    })
+}
+
+/// Reads the files of a backup, and compares them with its manifest.
+fn read_files(archive: &Archive, backup: &StoredBackup) -> BTreeMap<String, Vec<u8>> {
+    let opened = base_backups::open(archive, &[], backup, 2).expect("opened");
+    let mut tar = tar::Archive::new(opened.streams.open(None).expect("a stream"));
+    let mut sums = FileSums::default();
+    let mut files = BTreeMap::new();
+    for entry in tar.entries().expect("entries") {
+        let mut entry = entry.expect("an entry");
+        let path = entry.path().expect("a path").into_owned();
+        let mut bytes = Vec::new();
+        entry.read_to_end(&mut bytes).expect("content");
+        sums.start(path.clone());
+        sums.add(&path, &bytes);
+        files.insert(path.to_str().expect("a path").to_owned(), bytes);
+    }
+    Manifest::<ManifestFiles>::read(opened.manifest.as_slice())
+        .expect("a manifest")
+        .compare(&sums)
+        .expect("equal");
+    files
+}
+
+/// A file that is removed after it was listed is left out, and one that becomes shorter has zeros.
+#[test]
+fn files_that_change_while_they_are_read_are_stored() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive(root.path());
+    let mut content = Content::new(1);
+    content.files.insert("base/1/gone_large".to_owned(), vec![3; 20 << 20]);
+    content.files.insert("base/1/empty".to_owned(), Vec::new());
+    let writer = begin_files(&content, &archive).expect("begun");
+    let mut later = content.clone();
+    for path in ["base/1/gone_large", "base/1/17"] {
+        later.files.remove(path);
+    }
+    for path in ["base/1/16384", "base/1/18"] {
+        let file = later.files.get_mut(path).expect("a file");
+        file.truncate(file.len() - 5000);
+    }
+    store_parts(&writer, &later, usize::MAX).expect("stored");
+    let backup = finish_files(writer, &later).expect("stored");
+    for path in ["base/1/16384", "base/1/18"] {
+        let file = later.files.get_mut(path).expect("a file");
+        file.resize(file.len() + 5000, 0);
+    }
+    assert!(read_files(&archive, &backup) == later.files);
+    assert_eq!(backup.files, later.files.len() as u64);
+}
+
+/// Whatever fails, complete backups are whole, and the next one continues.
+#[test]
+fn files_are_stored_although_the_store_fails() {
+    let (first, second) = (Content::new(1), Content::new(2));
+    let mut has_continued = false;
+    for fault in [Decision::Fail, Decision::FailAfter] {
+        for fails_at in 0.. {
+            let root = tempfile::tempdir().expect("a folder");
+            let good = archive(root.path());
+            let calls = Arc::new(AtomicUsize::new(0));
+            let counted = Arc::clone(&calls);
+            let place = root.path().join("archive");
+            let faulty = Archive::new(Box::new(Watched::deciding(&place, move |call, _| {
+                let number = counted.fetch_add(1, Ordering::Relaxed);
+                if call != "discard" && number == fails_at { fault } else { Decision::Pass }
+            })));
+            let stored = begin_files(&first, &faulty).and_then(|writer| {
+                store_parts(&writer, &first, 2)?;
+                store_parts(&writer, &first, usize::MAX)?;
+                finish_files(writer, &first)
+            });
+            let what = format!("{fault:?} at {fails_at}");
+            let writer = begin_files(&second, &good).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let [new, unchanged, continued] = store_parts(&writer, &second, usize::MAX).expect("stored");
+            has_continued |= continued > 0;
+            let parts = writer.layout().parts();
+            assert!(new + unchanged + continued == parts && (stored.is_err() || unchanged > 0), "{what}");
+            let backup = finish_files(writer, &second).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(read_files(&good, &backup) == second.files, "{what}");
+            let inventory = Inventory::read(&good).expect("an inventory");
+            assert!(inventory.unreadable.is_empty() && inventory.unknown.is_empty(), "{what}: {inventory:?}");
+            for backup in inventory.backups.iter().filter(|it| it.start().1 == Lsn(first.start)) {
+                assert!(read_files(&good, backup) == first.files, "{what}");
+            }
+            if calls.load(Ordering::Relaxed) <= fails_at {
+                assert!(stored.is_ok(), "{what}");
+                break;
+            }
+        }
+    }
+    assert!(has_continued);
+}
+
+/// The objects of a run that has ended are removed by the next one, once nothing can come from it any more.
+#[test]
+fn what_an_ended_run_has_left_is_removed() {
+    let (first, second) = (Content::new(1), Content::new(2));
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive(root.path());
+    let ended = begin_files(&first, &archive).expect("begun");
+    store_parts(&ended, &first, usize::MAX).expect("stored");
+    let ended_name = ended.name().to_owned();
+    let writer = begin_files(&second, &archive).expect("begun");
+    let [_, _, continued] = store_parts(&writer, &second, usize::MAX).expect("stored");
+    assert!(continued > 0);
+    // This process still exists, and so may the first run.
+    finish_files(writer, &second).expect("stored");
+    let of_ended = || objects(root.path()).into_iter().filter(|key| key.contains(&ended_name)).count();
+    assert!(of_ended() > continued, "{:?}", objects(root.path()));
+    age(root.path());
+    let third = Content { start: second.start + 0x1000, ..second.clone() };
+    let writer = begin_files(&third, &archive).expect("begun");
+    store_parts(&writer, &third, usize::MAX).expect("stored");
+    let backup = finish_files(writer, &third).expect("stored");
+    assert!(read_files(&archive, &backup) == third.files);
+    let left = objects(root.path());
+    assert!(
+        !left.iter().any(|key| key.contains("progress") || key.contains(&format!("{ended_name}/started"))),
+        "{left:?}"
+    );
+    // A run that was not killed does not complete what has lost its objects.
+    let error = finish_files(ended, &first).expect_err("removed");
+    assert!(matches!(error, BaseBackupError::Removed { .. }), "{error}");
 }

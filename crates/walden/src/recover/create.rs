@@ -20,15 +20,18 @@ use crate::{FOUND, output};
 
 const EXAMPLES: &str = "\
 Examples:
-  walden backup create 'host=db1 user=replicator' --repo /backup/main
+  walden backup create 'host=db1 user=backup' --repo /backup/main
       store a base backup in the archive
-  walden backup create 'host=db1 user=replicator' --label before_upgrade --checkpoint fast --max-rate 100MB
+  walden backup create 'host=db1 user=backup' --jobs 4 --label before_upgrade --checkpoint fast --max-rate 100MB
+  walden backup create 'host=db1 user=replicator' --jobs 0
+      receive it over the replication protocol
   walden backup create && walden archive prune --keep daily=7,weekly=5 --apply
       every night, from cron: the server is named by WALDEN_DSN, the archive by walden.toml
 
-Only pieces that the newest backup in the archive does not have are stored. Each backup is complete: it does not depend on the removal \
-of others. The user needs REPLICATION, and a line in pg_hba.conf for it; the server must archive its WAL to the same archive. \
-walden restore restores it.
+The server sends only parts of files that the newest backup in the archive does not have, and only those are stored. Each backup is complete: \
+it does not depend on the removal of others. A backup that ended early is continued by the next one. The user needs to call \
+pg_backup_start() and others, which docs/restore.md lists, or REPLICATION and a line in pg_hba.conf for it; the server must archive its WAL to \
+the same archive. walden restore restores it.
 
 Exit status: 0 stored, and the archive has the WAL of the backup; 1 stored, but some of its WAL is missing; 2 wrong usage; 3 the server or the \
 archive cannot be used, or the backup was not stored.";
@@ -52,7 +55,12 @@ pub struct CreateArgs {
     #[arg(long, value_enum, default_value_t)]
     checkpoint: Checkpoint,
 
-    /// Most bytes a second that the server sends, such as 100MB; 32kB to 1GB
+    /// Number of connections that read the server's files; 0 receives the backup over one replication
+    /// connection [default: one per core, 2 to 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=64))]
+    jobs: Option<u16>,
+
+    /// Most bytes a second that the server reads, such as 100MB; 32kB to 1GB
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     max_rate: Option<u32>,
 
@@ -68,8 +76,8 @@ pub struct CreateArgs {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=19))]
     level: i32,
 
-    /// Number of pieces that are compressed and stored at the same time, each of up to 16 MB [default: one
-    /// per core]
+    /// Number of pieces that are compressed and stored at the same time with --jobs 0, each of up to 16 MB
+    /// [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: Option<u16>,
 
@@ -112,7 +120,8 @@ pub fn create(args: &CreateArgs) -> Result<ExitCode> {
     server.verify_checksums = !args.no_verify_checksums;
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     let writer = WriterOptions::default().threads(threads).level(args.level);
-    let options = BackupOptions::new(server, writer, Duration::from_secs(args.wait_for_wal));
+    let jobs = args.jobs.map_or_else(|| terminal::cores().clamp(2, 4), usize::from);
+    let options = BackupOptions::new(server, writer, Duration::from_secs(args.wait_for_wal), jobs);
     let mut bar: Option<Progress> = None;
     let mut waiting: Option<Waiting> = None;
     let created = base_backup::create(&archive, &parameters, &options, &mut |step| match step {
@@ -137,6 +146,12 @@ pub fn create(args: &CreateArgs) -> Result<ExitCode> {
     for warning in &created.warnings {
         output::tell(&format!("the server: {}", harmless(warning)));
     }
+    if let Some(note) = &created.note {
+        output::tell(&format!(
+            "note: the backup was received over one replication connection, without several jobs: {}",
+            harmless(note)
+        ));
+    }
     if created.is_without_list {
         output::tell(
             "note: without a private key, only pieces in the folders of existing backups were found; --identity names one",
@@ -156,8 +171,16 @@ pub fn create(args: &CreateArgs) -> Result<ExitCode> {
 }
 
 fn text(created: &CreatedBackup) -> String {
+    let kept = |bytes: u64, whose: &str| match bytes {
+        0 => String::new(),
+        bytes => format!(", {} not sent, as {whose} has them", units::bytes(bytes)),
+    };
+    let sent = units::bytes(created.received_bytes);
+    let unchanged = kept(created.unchanged_bytes, "the newest backup");
+    let continued = kept(created.continued_bytes, "an interrupted backup");
+    let read = format!("  the server has sent {sent}{unchanged}{continued}\n");
     format!(
-        "Stored {} in {}: {} of files in {}, {} of them new, in {:.1} s\n  WAL from {} to {} on timeline {}\n",
+        "Stored {} in {}: {} of files in {}, {} of them new, in {:.1} s\n{read}  WAL from {} to {} on timeline {}\n",
         created.name,
         harmless(&created.location),
         units::bytes(created.bytes),

@@ -73,7 +73,7 @@ impl Site {
         client
     }
 
-    fn archive_with(&self, option: &str, path: &Path) {
+    pub fn archive_with(&self, option: &str, path: &Path) {
         let push = format!("{} archive push {option} {} %p", self.program.display(), path.display());
         let mut client = self.cluster.client("postgres").unwrap();
         client.batch_execute(&format!("ALTER SYSTEM SET archive_command = '{push}'")).unwrap();
@@ -86,7 +86,7 @@ impl Site {
         wait_until_archived(client);
     }
 
-    fn create(&self, options: &[&str]) -> Run {
+    pub fn create(&self, options: &[&str]) -> Run {
         let dsn = self.cluster.dsn("postgres");
         let arguments = ["backup", "create", &dsn, "--checkpoint", "fast", "--format", "json"];
         walden(&[&arguments[..], &["--repo", text(&self.repo)], options].concat())
@@ -117,16 +117,22 @@ impl Site {
     /// Starts a server on a restored data directory, in which it stays.
     pub fn start_restored(&self, data: &Path) -> Cluster {
         let space = data.with_extension("fast");
-        let links = fs::read_dir(data.join("pg_tblspc")).unwrap();
-        let link = links.map(|entry| entry.unwrap().path()).next().unwrap();
-        assert_eq!(fs::read_link(&link).unwrap(), space);
-        // The lab copies the directory without the link.
-        fs::remove_file(&link).unwrap();
+        let entries = fs::read_dir(data.join("pg_tblspc")).unwrap().map(|entry| entry.unwrap().path());
+        let links: Vec<PathBuf> = entries.filter(|path| path.is_symlink()).collect();
+        for link in &links {
+            assert_eq!(fs::read_link(link).unwrap(), space);
+            // The lab copies the directory without the link.
+            fs::remove_file(link).unwrap();
+        }
         let builder = ClusterBuilder::new(self.cluster.installation().clone()).copy_of(data);
         let builder = builder.setting("archive_mode", "off").setting("autovacuum", "off");
+        let builder = builder.setting("allow_in_place_tablespaces", "on");
         let server = builder.start_after(|copy| {
-            symlink(&space, copy.join("pg_tblspc").join(link.file_name().unwrap()))?;
-            account::chown_all(&space)
+            for link in &links {
+                symlink(&space, copy.join("pg_tblspc").join(link.file_name().unwrap()))?;
+                account::chown_all(&space)?;
+            }
+            Ok(())
         });
         let server = server.unwrap_or_else(|error| panic!("{error:#}"));
         wait_until_promoted(&server);
@@ -148,7 +154,12 @@ pub fn parsed(run: &Run) -> Value {
     serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"))
 }
 
-fn files_below(folder: &Path) -> Vec<PathBuf> {
+/// A number of a document.
+pub fn number(document: &Value, name: &str) -> u64 {
+    document[name].as_u64().unwrap_or_else(|| panic!("{name}: {document:#}"))
+}
+
+pub fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten() {
         let path = entry.unwrap().path();
@@ -177,7 +188,6 @@ fn a_stored_backup_is_restored(version: u32) -> Outcome {
         client.batch_execute(sql).unwrap();
     }
     let second = site.created(&[]);
-    let number = |value: &Value, name: &str| value[name].as_u64().unwrap();
     let (stored, new) = (number(&second, "stored_bytes"), number(&second, "new_bytes"));
     assert_eq!(number(&first, "new_bytes"), number(&first, "stored_bytes"));
     assert!(number(&first, "bytes") > 60 << 20 && new < stored / 2, "{version}: {first} {second}");
@@ -472,6 +482,7 @@ fn what_cannot_be_stored_leaves_no_backup() -> Outcome {
     assert_eq!(list.code, 0, "{list:?}");
 
     // A store that fails in the middle.
+    client.batch_execute("UPDATE large SET t = 'changed'").unwrap();
     let folders = || fs::read_dir(site.repo.join("base")).unwrap().count();
     let before = folders();
     let dsn = site.cluster.dsn("postgres");

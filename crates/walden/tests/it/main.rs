@@ -32,6 +32,7 @@ mod archive_status;
 mod archive_store_settings;
 mod archive_unknown_versions;
 mod backup_schedule;
+mod base_backup_jobs;
 mod base_backup_stores;
 mod base_backups;
 mod browser;
@@ -120,6 +121,7 @@ fn main() -> ExitCode {
         archive_store_settings::TESTS,
         archive_unknown_versions::TESTS,
         backup_schedule::TESTS,
+        base_backup_jobs::TESTS,
         base_backup_stores::TESTS,
         base_backups::TESTS,
         causes::TESTS,

@@ -1,4 +1,9 @@
 //! Makes a base backup of a server, and stores it in an archive.
+//!
+//! If the role may call the functions, several ordinary connections read the files (`files`). Otherwise, the
+//! server sends the backup over one replication connection.
+
+mod files;
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -9,8 +14,10 @@ use walden_archive::archive::ArchiveError;
 use walden_archive::base_backups::{
     BaseBackupError, NewBackup, StoredBackup, Writer, WriterOptions, first_missing_segment,
 };
+use walden_postgres::backup::{BackupSession, FileBackupError};
 use walden_postgres::connection::Parameters;
 use walden_postgres::replication::{BackupPart, BaseBackupOptions, Replication, ReplicationError};
+use walden_source::error_text;
 
 /// Longest `backup_manifest` in bytes.
 const MAX_MANIFEST_BYTES: usize = 1 << 30;
@@ -32,6 +39,37 @@ pub enum BackupError {
         /// The error.
         source: Box<ReplicationError>,
     },
+    /// The files of the server cannot be read.
+    #[error(transparent)]
+    Files(#[from] FileBackupError),
+    /// The server has damaged pages.
+    #[error(
+        "cannot store a base backup: expected valid checksums of all pages, found {pages} invalid: {}",
+        first.join(", ")
+    )]
+    Checksums {
+        /// Number of pages.
+        pages: u64,
+        /// The first of them: path and block.
+        first: Vec<String>,
+    },
+    /// A standby has followed its primary to another timeline.
+    #[error("cannot store a base backup: expected timeline {start} at its end, found {end}")]
+    Timeline {
+        /// The timeline at the start.
+        start: u32,
+        /// The timeline at the end.
+        end: u32,
+    },
+    /// The server changes `pg_control` all the time, or it is damaged.
+    #[error("cannot store a base backup: global/pg_control: {problem}")]
+    Control {
+        /// The expected and the found value.
+        problem: String,
+    },
+    /// A thread cannot be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] std::io::Error),
     /// The backup cannot be stored.
     #[error(transparent)]
     Store(#[from] BaseBackupError),
@@ -51,8 +89,13 @@ pub enum BackupError {
 walden_format::diagnostics! { BackupError {
     Self::Replication(error) => of(error),
     Self::Warned { source, .. } => of(source),
+    Self::Files(error) => of(error),
     Self::Store(error) => of(error),
     Self::Archive(error) => of(error),
+    Self::Checksums { .. } => "backup-checksums": "the storage of the server may be damaged: walden recover-block reconstructs pages from the archive; --no-verify-checksums stores the pages as they are",
+    Self::Timeline { .. } => "backup-timeline": "the primary of this standby was replaced during the backup. Make the backup again: it continues with the stored pieces",
+    Self::Control { .. } => "backup-control": "make the backup again: it continues with the stored pieces. If the file is damaged, the server does not start again",
+    Self::Thread(_) => "backup-thread": "the limits of the process (ulimit -u) may be reached: raise them, or use a smaller --jobs",
     Self::NoWal { .. } => "backup-no-wal": "set up archiving first: walden archive check --dsn DSN --switch tests it; a base backup is useless without its WAL",
 } }
 
@@ -79,12 +122,19 @@ pub struct BackupOptions {
     pub writer: WriterOptions,
     /// How long to wait for its WAL in the archive.
     pub wait_for_wal: Duration,
+    /// Number of connections that read files; 0 for the replication protocol.
+    pub jobs: usize,
 }
 
 impl BackupOptions {
     /// Creates options.
-    pub fn new(server: BaseBackupOptions, writer: WriterOptions, wait_for_wal: Duration) -> BackupOptions {
-        BackupOptions { server, writer, wait_for_wal }
+    pub fn new(
+        server: BaseBackupOptions,
+        writer: WriterOptions,
+        wait_for_wal: Duration,
+        jobs: usize,
+    ) -> BackupOptions {
+        BackupOptions { server, writer, wait_for_wal, jobs }
     }
 }
 
@@ -110,6 +160,14 @@ pub struct CreatedBackup {
     pub stored_bytes: u64,
     /// Stored bytes of the pieces that no earlier backup had.
     pub new_bytes: u64,
+    /// Number of connections that have read files; 0 for the replication protocol.
+    pub jobs: usize,
+    /// Bytes of files that the server has sent.
+    pub received_bytes: u64,
+    /// Bytes of files that were not sent, because the newest backup has them.
+    pub unchanged_bytes: u64,
+    /// Bytes of files that were not sent, because a backup that was interrupted has them.
+    pub continued_bytes: u64,
     /// Duration in seconds, without the wait for WAL.
     pub seconds: f64,
     /// The first segment that the archive lacks, if it lacks any after the wait.
@@ -119,13 +177,26 @@ pub struct CreatedBackup {
     /// Whether pieces were stored again because no private key was named.
     #[serde(skip)]
     pub is_without_list: bool,
+    /// Why the replication protocol was used although several connections were wanted.
+    pub note: Option<String>,
+}
+
+/// A backup whose files are stored.
+struct Made {
+    backup: StoredBackup,
+    jobs: usize,
+    received_bytes: u64,
+    unchanged_bytes: u64,
+    continued_bytes: u64,
+    warnings: Vec<String>,
+    is_without_list: bool,
 }
 
 /// Makes a base backup, stores it, and waits for its WAL.
 ///
 /// # Errors
 /// The archive belongs to another cluster or has no WAL, the server ends the backup, or it cannot be stored.
-/// Then no backup exists, and `prune` removes the stored objects.
+/// Then no backup exists. The next one continues with the stored pieces, or `prune` removes them.
 pub fn create(
     archive: &Archive,
     parameters: &Parameters,
@@ -133,14 +204,70 @@ pub fn create(
     progress: &mut dyn FnMut(Step),
 ) -> Result<CreatedBackup, BackupError> {
     let started = Instant::now();
-    let mut server = Replication::connect(parameters)?;
-    let system = server.identify()?;
+    let (made, note) = match connect_for_files(parameters, options.jobs) {
+        Ok(session) => (files::create(archive, parameters, session, options, progress)?, None),
+        Err(note) => (receive(archive, parameters, options, progress)?, note),
+    };
+    let Made { backup, jobs, received_bytes, unchanged_bytes, continued_bytes, warnings, is_without_list } =
+        made;
+    let seconds = started.elapsed().as_secs_f64();
+    let missing_segment = wait_for_wal(archive, &backup, options.wait_for_wal, progress)?;
+    let (timeline, start) = backup.start();
+    Ok(CreatedBackup {
+        location: archive.store().location().to_owned(),
+        timeline,
+        start_lsn: start.to_string(),
+        end_lsn: backup.end().to_string(),
+        name: backup.name,
+        label: backup.label,
+        bytes: backup.bytes,
+        stored_bytes: backup.stored_bytes,
+        new_bytes: backup.new_bytes,
+        jobs,
+        received_bytes,
+        unchanged_bytes,
+        continued_bytes,
+        seconds,
+        missing_segment,
+        warnings,
+        is_without_list,
+        note,
+    })
+}
+
+/// Connects a session that may read files. The error is the reason for the replication protocol, if the
+/// caller has not chosen it.
+fn connect_for_files(parameters: &Parameters, jobs: usize) -> Result<BackupSession, Option<String>> {
+    if jobs == 0 {
+        return Err(None);
+    }
+    let mut session = BackupSession::connect(parameters).map_err(|error| Some(error_text(&error)))?;
+    match session.missing_rights().map_err(|error| Some(error_text(&error)))? {
+        None => Ok(session),
+        Some(grant) => Err(Some(format!("the role may not read files: {grant}"))),
+    }
+}
+
+/// Refuses an archive of another cluster, and one without WAL.
+fn expect_archive(archive: &Archive, system_identifier: u64, segment_bytes: u64) -> Result<(), BackupError> {
     match archive.identity() {
         Err(ArchiveError::Empty(location)) => return Err(BackupError::NoWal { location }),
         other => drop(other?),
     }
-    archive.expect_cluster(system.system_id)?;
-    archive.expect_segment_bytes(server.segment_size()?.bytes())?;
+    archive.expect_cluster(system_identifier)?;
+    Ok(archive.expect_segment_bytes(segment_bytes)?)
+}
+
+/// Receives a base backup over the replication protocol, and stores it.
+fn receive(
+    archive: &Archive,
+    parameters: &Parameters,
+    options: &BackupOptions,
+    progress: &mut dyn FnMut(Step),
+) -> Result<Made, BackupError> {
+    let mut server = Replication::connect(parameters)?;
+    let system = server.identify()?;
+    expect_archive(archive, system.system_id, server.segment_size()?.bytes())?;
     let server_version = server.version().to_owned();
     progress(Step::Checkpoint);
     let mut stream = server.start_backup(&options.server)?;
@@ -154,7 +281,7 @@ pub fn create(
     let mut writer = Writer::begin(archive, new, options.writer)?;
     let is_without_list = writer.is_without_list();
     progress(Step::Started(expected));
-    let (mut manifest, mut warnings) = (None::<Vec<u8>>, Vec::new());
+    let (mut manifest, mut warnings, mut received_bytes) = (None::<Vec<u8>>, Vec::new(), 0);
     loop {
         let part = stream.next_part();
         match part {
@@ -162,6 +289,7 @@ pub fn create(
             Ok(BackupPart::Manifest) => manifest = Some(Vec::new()),
             Ok(BackupPart::Content(bytes)) => {
                 progress(Step::Received(bytes.len() as u64));
+                received_bytes += bytes.len() as u64;
                 match &mut manifest {
                     None => writer.add(bytes)?,
                     Some(text) if text.len() + bytes.len() <= MAX_MANIFEST_BYTES => {
@@ -186,24 +314,8 @@ pub fn create(
     }
     warnings.extend(stream.take_notices());
     let backup = writer.finish(&manifest.unwrap_or_default())?;
-    let seconds = started.elapsed().as_secs_f64();
-    let missing_segment = wait_for_wal(archive, &backup, options.wait_for_wal, progress)?;
-    let (timeline, start) = backup.start();
-    Ok(CreatedBackup {
-        location: archive.store().location().to_owned(),
-        timeline,
-        start_lsn: start.to_string(),
-        end_lsn: backup.end().to_string(),
-        name: backup.name,
-        label: backup.label,
-        bytes: backup.bytes,
-        stored_bytes: backup.stored_bytes,
-        new_bytes: backup.new_bytes,
-        seconds,
-        missing_segment,
-        warnings,
-        is_without_list,
-    })
+    let (unchanged_bytes, continued_bytes) = (0, 0);
+    Ok(Made { backup, jobs: 0, received_bytes, unchanged_bytes, continued_bytes, warnings, is_without_list })
 }
 
 /// Waits until the archive has the WAL of a backup. Returns the first segment that is still missing.
