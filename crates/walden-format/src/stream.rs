@@ -64,7 +64,7 @@ pub trait Visitor {
         record.as_record(|record| self.record(record))
     }
 
-    /// The part of a record that crosses pages which [`Visitor::record`] reads. It gets the record without the
+    /// The part that [`Visitor::record`] reads of a record that crosses pages. It gets the record without the
     /// rest, or with zeros in its place. `record` has the headers; its checksum is not verified yet.
     fn needed_part(&self, record: &Record<'_>) -> NeededPart {
         let _ = record;

@@ -123,7 +123,7 @@ impl ImagesOfSegments {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::io::Read as _;
     use std::sync::Arc;
 
     use proptest::prelude::*;
@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    /// Segments of one byte each, their number.
+    /// Segments full of their number.
     #[derive(Clone, Debug)]
     struct Numbered;
 
@@ -185,21 +185,34 @@ mod tests {
     fn images_are_cut_once_a_later_one_is_replayed_for_sure() {
         let (size, store) = (SegmentSize::new(SEGMENT).unwrap(), SharedStore::new(Numbered));
         let segment = |number: u64| SegmentFile {
+            path: "archive".into(),
+            name: SegmentName::new(1, number, size),
+            partial: false,
             compression: Compression::Walden,
             member: Some(number),
             store: Some(store.clone()),
-            ..SegmentFile::plain(Path::new("archive"), SegmentName::new(1, number, size), size)
+            needs_previous: false,
+            size_on_disk: 1,
+            start: size.start_of(number),
+            version: Major::V17,
+            system_id: 7,
+            segment_size: size,
+            page_bytes: 8192,
+            is_restarted: false,
+        };
+        let read = |segment: &SegmentFile| {
+            let mut content = Vec::new();
+            open(segment).unwrap().read_to_end(&mut content).unwrap();
+            content
         };
         const COUNT: u64 = 60;
-        let segments: Vec<SegmentFile> = (1..=COUNT).map(segment).collect();
-        let first = &segments[0];
-        let (system_id, version) = (first.system_id, first.version);
-        let mut run = Run { system_id, timeline: 1, version, segment_size: size, segments };
+        let segments = (1..=COUNT).map(segment).collect();
+        let mut run = Run { system_id: 7, timeline: 1, version: Major::V17, segment_size: size, segments };
         let kept = KeptSegments::keep(&mut run, Lsn(0), usize::MAX);
         let (mut overwrites, mut images) = (OverwritesBefore::default(), ImagesOfSegments::default());
         // Each segment has 100 images: of a page of its own, and those of 99 pages of each third segment.
         for segment in &run.segments {
-            open(segment).unwrap().decoded().unwrap();
+            read(segment);
             let number = segment.start.0 / SEGMENT;
             let of_segment: Vec<ImagePlace> = (0..100)
                 .map(|index| {
@@ -220,7 +233,7 @@ mod tests {
         let mut cut = 0;
         for segment in &run.segments {
             let number = segment.start.0 / SEGMENT;
-            let content = open(segment).unwrap().decoded().unwrap();
+            let content = read(segment);
             let other = content.iter().filter(|byte| **byte != number as u8).count();
             assert!(
                 content[..8000].iter().all(|byte| *byte == number as u8),

@@ -1598,8 +1598,8 @@ fn compressed_segments_are_decoded_by_several_threads(version: u32) -> Outcome {
     Ok(())
 }
 
-/// Frequent checkpoints, after which WAL has images of the same pages again. Of an archive, overwritten images
-/// are cut out of the decoded segments; from a folder, all WAL is read.
+/// Frequent checkpoints, after which WAL has images of the same pages again. Overwritten images are cut out
+/// of the decoded segments of an archive, but not of plain segments.
 fn images_that_are_overwritten_are_not_restored(version: u32) -> Outcome {
     let installation = postgres(version)?;
     let primary = Primary::start(&installation, &[]);
