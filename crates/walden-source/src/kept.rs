@@ -244,6 +244,7 @@ impl SegmentContents for Reader {
 
 #[cfg(test)]
 mod tests {
+    use std::iter::once;
     use std::path::Path;
     use std::sync::atomic::AtomicUsize;
 
@@ -333,13 +334,13 @@ mod tests {
         scan(&run);
         let start = |number: usize| run.segments[number - 1].start;
         // Too little; ranges that overlap; a segment that is not in memory.
-        kept.cut(start(1), [5..SEGMENT / 4]);
+        kept.cut(start(1), once(5..SEGMENT / 4));
         kept.cut(start(2), [0..SEGMENT / 2, 3..SEGMENT, SEGMENT - 7..SEGMENT, SEGMENT..SEGMENT + 1]);
-        kept.cut(start(3), [SEGMENT / 3..SEGMENT]);
-        kept.cut(start(4), [0..SEGMENT]);
+        kept.cut(start(3), once(SEGMENT / 3..SEGMENT));
+        kept.cut(start(4), once(0..SEGMENT));
         scan(&run);
         assert_eq!(decoded.load(Ordering::Relaxed), 4 + 3, "cut segments are decoded again");
-        kept.cut(start(2), [0..SEGMENT]);
+        kept.cut(start(2), once(0..SEGMENT));
         kept.start_last_scan();
         let read = |number: usize| open(&run.segments[number - 1]).unwrap().decoded().unwrap();
         assert_eq!(*read(1), [1; SEGMENT]);
@@ -358,7 +359,7 @@ mod tests {
         let kept = KeptSegments::keep(&mut run, Lsn(0), 2 * SEGMENT);
         for segment in &run.segments {
             open(segment).unwrap().decoded().unwrap();
-            kept.cut(segment.start, [SEGMENT / 4..SEGMENT]);
+            kept.cut(segment.start, once(SEGMENT / 4..SEGMENT));
         }
         let in_memory = kept.0.segments.iter().filter(|kept| is_in_memory(kept)).count();
         assert_eq!(
