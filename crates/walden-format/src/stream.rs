@@ -35,6 +35,17 @@ const FIRST_HELD_BYTES: usize = 128;
 /// Records up to this length are kept as a whole.
 const SHORT_RECORD: u32 = 1024;
 
+/// The part of a record that a [`Visitor`] reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NeededPart {
+    /// Its headers, up to the first block's data.
+    Headers,
+    /// Its headers and its main data, but not the images and the data of its blocks.
+    MainData,
+    /// The whole record.
+    All,
+}
+
 /// The events that a [`Decoder`] reports, in WAL order.
 pub trait Visitor {
     /// A page header of `width` bytes at `lsn`. The headers of pages that a record crosses are reported right
@@ -53,11 +64,11 @@ pub trait Visitor {
         record.as_record(|record| self.record(record))
     }
 
-    /// Whether [`Visitor::record`] reads more than the headers of a record that crosses pages. If not, it
-    /// gets the record without most of its data. `record` has the headers; its checksum is not verified yet.
-    fn needs_data(&self, record: &Record<'_>) -> bool {
+    /// The part that [`Visitor::record`] reads of a record that crosses pages. It gets the record without the
+    /// rest, or with zeros in its place. `record` has the headers; its checksum is not verified yet.
+    fn needed_part(&self, record: &Record<'_>) -> NeededPart {
         let _ = record;
-        true
+        NeededPart::All
     }
 
     /// `bytes` bytes at `lsn` that end a record which started before the stream, including alignment.
@@ -91,8 +102,8 @@ impl<V: Visitor> Visitor for &mut V {
         (**self).simple_record(record)
     }
 
-    fn needs_data(&self, record: &Record<'_>) -> bool {
-        (**self).needs_data(record)
+    fn needed_part(&self, record: &Record<'_>) -> NeededPart {
+        (**self).needed_part(record)
     }
 
     fn continuation(&mut self, lsn: Lsn, bytes: u64) {
@@ -217,6 +228,8 @@ enum Holding {
     Headers,
     /// All bytes, up to [`MAX_HELD_BYTES`].
     All,
+    /// Zeros, and all bytes from this offset in the record on.
+    From(usize),
     /// No further bytes.
     Nothing,
 }
@@ -731,12 +744,17 @@ impl Decoder {
                 return;
             }
             let kept = MAX_HELD_BYTES.saturating_sub(self.held.len()).min(part.len());
-            self.held.extend_from_slice(&part[..kept]);
+            let zeros = match partial.holding {
+                Holding::From(start) => start.saturating_sub(self.held.len()).min(kept),
+                _ => 0,
+            };
+            self.held.resize(self.held.len() + zeros, 0);
+            self.held.extend_from_slice(&part[zeros..kept]);
             self.choose_holding(visitor);
         }
     }
 
-    /// Asks the visitor whether it needs the data of the current record, once all headers are in memory.
+    /// Asks the visitor which part of the current record it needs, once all headers are in memory.
     fn choose_holding(&mut self, visitor: &impl Visitor) {
         let State::Within(partial) = &mut self.state else { return };
         if partial.holding != Holding::Headers {
@@ -749,8 +767,13 @@ impl Decoder {
         // After an error, the headers continue in the next page, or the complete record is invalid, too.
         let decoded = record::decode(&self.held, header, range, version, data_page_bytes, &mut self.blocks);
         if let Ok(record) = decoded {
-            let needs_data = visitor.needs_data(&record);
-            partial.holding = if needs_data { Holding::All } else { Holding::Nothing };
+            partial.holding = match visitor.needed_part(&record) {
+                NeededPart::Headers => Holding::Nothing,
+                NeededPart::MainData => {
+                    Holding::From(record.header.total_len.saturating_sub(record.main_len) as usize)
+                }
+                NeededPart::All => Holding::All,
+            };
         }
     }
 

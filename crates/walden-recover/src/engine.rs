@@ -19,7 +19,7 @@ use walden_format::payload::xact::plain_end;
 use walden_format::payload::{self, Payload};
 use walden_format::record::{Fork, Record, RelFileLocator};
 use walden_format::rmgr::rmid;
-use walden_format::stream::Visitor;
+use walden_format::stream::{NeededPart, Visitor};
 use walden_format::version::Major;
 use walden_redo::{BasePages, BlockKey, Overwrites, Page, PageShare, PageStore, Replay, State, StoreOptions};
 
@@ -327,8 +327,8 @@ impl PageRun {
 }
 
 impl Visitor for Engine {
-    fn needs_data(&self, record: &Record<'_>) -> bool {
-        self.replay.needs_data(record)
+    fn needed_part(&self, record: &Record<'_>) -> NeededPart {
+        self.replay.needed_part(record)
     }
 
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {

@@ -54,6 +54,7 @@ mod keep;
 mod kept_tablespaces;
 pub mod manifest;
 mod originals;
+mod overwritten;
 mod plan;
 mod private;
 mod restore;

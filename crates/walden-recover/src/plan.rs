@@ -1,6 +1,5 @@
 //! The plan of a restore, made in one pass over the WAL before anything is written.
 
-use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,16 +10,18 @@ use walden_format::payload::xlog::{Checkpoint, ParameterChange, WalLevel};
 use walden_format::payload::{self, Payload, Timestamp};
 use walden_format::record::Record;
 use walden_format::rmgr::rmid;
-use walden_format::stream::Visitor;
+use walden_format::stream::{NeededPart, Visitor};
 use walden_redo::Overwrites;
 use walden_source::datadir::SharedSizes;
 use walden_source::inventory::{Run, SegmentFile};
+use walden_source::kept::KeptSegments;
 use walden_source::scan::{Damage, Nothing, ScanOptions, SegmentEnd, scan};
 use walden_source::timelines::{Lineage, lineages};
 
 use crate::base::BaseBackup;
 use crate::early_drops::{DropEvents, EarlyDrop, find_early_drops};
 use crate::error::RecoverError;
+use crate::overwritten::{ImagePlace, ImagesOfSegments, OverwritesBefore};
 use crate::settings::{NewSettings, largest, sizes_of};
 use crate::support::{Unsupported, reads_fields, unsupported};
 use crate::tablespaces::{MappedTablespace, new_folder_of};
@@ -98,7 +99,8 @@ impl Plan {
     }
 
     /// Reads the WAL from the base backup to the target and chooses the checkpoint. `mapped` has the new
-    /// folders of tablespaces. `done` gets the bytes of each segment that was read.
+    /// folders of tablespaces. Images that replay will not read are cut out of `kept`. `done` gets the bytes
+    /// of each segment that was read.
     ///
     /// # Errors
     /// The WAL does not continue the backup, does not reach the target, or is damaged before it; a new folder
@@ -109,6 +111,7 @@ impl Plan {
         target: Target,
         mapped: &[MappedTablespace],
         threads: usize,
+        kept: Option<&KeptSegments>,
         mut done: impl FnMut(u64),
     ) -> Result<Plan, RecoverError> {
         let (start, timeline) = (base.start(), base.timeline());
@@ -122,18 +125,31 @@ impl Plan {
             return Err(RecoverError::NoStart { start, timeline, found });
         }
         let commit_timestamps = base.control.track_commit_timestamp;
-        let make = |_| Survey { start, target: &target, commit_timestamps, mapped, found: Found::default() };
+        let notes_images = kept.is_some();
+        let make = |_| Survey {
+            start,
+            target: &target,
+            commit_timestamps,
+            mapped,
+            notes_images,
+            found: Found::default(),
+        };
         let (mut all, mut reached, mut damage) = (Found::default(), start, None);
         let mut overwrites = OverwritesBefore::default();
+        let mut images = ImagesOfSegments::default();
         scan(run, ScanOptions::new(threads).from(Some(start)), make, |mut outcome| {
             reached = outcome.position;
             let end = outcome.start.plus(run.segment_size.bytes());
             overwrites.add(end, std::mem::take(&mut outcome.visitor.found.overwrites));
+            images.add(outcome.start, std::mem::take(&mut outcome.visitor.found.images));
             all.append(outcome.visitor.found);
             if let Some(last) = all.checkpoints.last()
                 && all.unsupported.as_ref().is_none_or(|unsupported| last.fields.redo <= unsupported.lsn)
             {
                 overwrites.reach(last.fields.redo);
+            }
+            if let Some(kept) = kept.filter(|_| !all.copies_database) {
+                images.cut(kept, &overwrites, run.geometry());
             }
             done(run.segment_size.bytes());
             if all.stop.is_some() {
@@ -225,6 +241,10 @@ impl Plan {
         let required = changes.map(|(_, settings)| sizes_of(settings)).fold(at_start, largest);
         let is_inclusive = !matches!(target, Target::Latest | Target::Time(_));
         let early_drops = find_early_drops(run, start, stop.plus(u64::from(is_inclusive)), all.last_drop);
+        let overwrites = if all.copies_database { None } else { overwrites.before(redo) };
+        if overwrites.is_none() {
+            kept.into_iter().for_each(KeptSegments::drop_cut);
+        }
         Ok(Plan {
             target,
             start,
@@ -241,11 +261,7 @@ impl Plan {
             early_drops,
             settings,
             required,
-            overwrites: Arc::new(if all.copies_database {
-                Overwrites::default()
-            } else {
-                overwrites.before(redo)
-            }),
+            overwrites: Arc::new(overwrites.unwrap_or_default()),
         })
     }
 }
@@ -434,9 +450,10 @@ impl ChosenRun {
         target: Target,
         mapped: &[MappedTablespace],
         threads: usize,
+        kept: Option<&KeptSegments>,
         done: impl FnMut(u64),
     ) -> Result<Plan, RecoverError> {
-        let plan = Plan::make(&self.run, base, target.clone(), mapped, threads, done);
+        let plan = Plan::make(&self.run, base, target.clone(), mapped, threads, kept, done);
         let gap = |later: LaterWal| {
             let (target, end) = (target.to_string(), self.run.end());
             match later.is_restarted {
@@ -500,6 +517,7 @@ struct Found {
     unsupported: Option<Unsupported>,
     tablespaces: Vec<(Lsn, String)>,
     overwrites: Overwrites,
+    images: Vec<ImagePlace>,
     /// Whether a database is copied: the pages of its source are read in between.
     copies_database: bool,
     /// The last record that removes a database or a tablespace.
@@ -530,51 +548,13 @@ impl Found {
     }
 }
 
-/// Collects the pages that WAL overwrites before a position that is known only later: the redo pointer of the
-/// last checkpoint.
-#[derive(Default)]
-struct OverwritesBefore {
-    /// Overwrites in segments before the last known redo pointer.
-    all: Overwrites,
-    /// The end of these segments.
-    end: Lsn,
-    /// Overwrites in later segments, with the end of each segment.
-    later: VecDeque<(Lsn, Overwrites)>,
-    /// Number of pages in `later`.
-    count: usize,
-}
-
-impl OverwritesBefore {
-    /// Adds those in the segment that ends at `end`. Without them, more is replayed than necessary.
-    fn add(&mut self, end: Lsn, found: Overwrites) {
-        if self.count + found.count() <= Overwrites::MAX_PAGES {
-            self.count += found.count();
-            self.later.push_back((end, found));
-        }
-    }
-
-    /// Notes a redo pointer up to which WAL may be replayed.
-    fn reach(&mut self, redo: Lsn) {
-        while let Some((end, found)) = self.later.pop_front_if(|(end, _)| *end <= redo) {
-            self.count -= found.count();
-            self.all.append(found);
-            self.end = end;
-        }
-    }
-
-    /// Returns those before the redo pointer up to which WAL is replayed.
-    fn before(self, redo: Lsn) -> Overwrites {
-        // The last checkpoint need not be the one to replay to.
-        if self.end <= redo { self.all } else { Overwrites::default() }
-    }
-}
-
 /// Reads a segment for a [`Plan`].
 struct Survey<'t> {
     start: Lsn,
     target: &'t Target,
     commit_timestamps: bool,
     mapped: &'t [MappedTablespace],
+    notes_images: bool,
     found: Found,
 }
 
@@ -604,6 +584,9 @@ impl Visitor for Survey<'_> {
             self.found.unsupported = unsupported(record, self.commit_timestamps, &is_mapped);
         }
         self.found.overwrites.note(record);
+        if self.notes_images {
+            self.found.images.extend(ImagePlace::find(record));
+        }
         match record.header.rmid {
             rmid::DBASE => self.note_copy_of_database(record),
             rmid::XACT => self.note_end_of_transaction(record),
@@ -614,8 +597,11 @@ impl Visitor for Survey<'_> {
         ControlFlow::Continue(())
     }
 
-    fn needs_data(&self, record: &Record<'_>) -> bool {
-        record.blocks.is_empty() || reads_fields(record)
+    fn needed_part(&self, record: &Record<'_>) -> NeededPart {
+        match record.blocks.is_empty() || reads_fields(record) {
+            true => NeededPart::All,
+            false => NeededPart::Headers,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use walden_format::lsn::Lsn;
 use walden_format::record::Record;
-use walden_format::stream::Visitor;
+use walden_format::stream::{NeededPart, Visitor};
 use walden_redo::{BasePages, PageShare, PageStore, Replay, StoreOptions};
 use walden_source::datadir::DataDir;
 use walden_source::inventory::Run;
@@ -65,8 +65,8 @@ struct Sample {
 }
 
 impl Visitor for Sample {
-    fn needs_data(&self, record: &Record<'_>) -> bool {
-        self.replay.needs_data(record)
+    fn needed_part(&self, record: &Record<'_>) -> NeededPart {
+        self.replay.needed_part(record)
     }
 
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {

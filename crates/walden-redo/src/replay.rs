@@ -2,6 +2,7 @@
 
 use walden_format::record::{BlockRef, Fork, Record};
 use walden_format::rmgr::{self, rmid};
+use walden_format::stream::NeededPart;
 
 use crate::managers::{changes_its_pages_alone, heap, manager, shows_logged_hints, storage};
 use crate::page::Misfit;
@@ -159,14 +160,20 @@ impl Replay {
         outcome.is_ok()
     }
 
-    /// Returns whether [`Replay::apply`] reads more than the headers of a record.
-    pub fn needs_data(&self, record: &Record<'_>) -> bool {
+    /// Returns the part of a record that [`Replay::apply`] reads.
+    pub fn needed_part(&self, record: &Record<'_>) -> NeededPart {
         let may_show_hints = record.header.rmid == rmid::HEAP2 && !self.store.are_hints_logged();
-        manager(record.header.rmid).is_none()
+        let is_whole = manager(record.header.rmid).is_none()
             || record.blocks.is_empty()
             || may_show_hints
-            || self.wanted_blocks(record) != BlockSet::default()
-            || self.may_clear_map(record)
+            || self.wanted_blocks(record) != BlockSet::default();
+        match is_whole {
+            true => NeededPart::All,
+            false if !self.may_clear_map(record) => NeededPart::Headers,
+            // The flags that clear a map's bits are in the main data.
+            false if record.header.rmid == rmid::HEAP => NeededPart::MainData,
+            false => NeededPart::All,
+        }
     }
 
     /// Returns the blocks whose changes by a record matter to the store.

@@ -7,7 +7,7 @@ use walden_format::fault::{Fault, FaultKind};
 use walden_format::lsn::Lsn;
 use walden_format::page::PageHeader;
 use walden_format::record::Record;
-use walden_format::stream::{Decoder, Place, Progress, Visitor};
+use walden_format::stream::{Decoder, NeededPart, Place, Progress, Visitor};
 use walden_format::version::Major;
 use walden_testing::writer::{LogWriter, PAGE, header_bytes};
 
@@ -40,8 +40,11 @@ impl Visitor for Seen {
         ControlFlow::Continue(())
     }
 
-    fn needs_data(&self, record: &Record<'_>) -> bool {
-        !(self.declines_even && record.main_len.is_multiple_of(2))
+    fn needed_part(&self, record: &Record<'_>) -> NeededPart {
+        match self.declines_even && record.main_len.is_multiple_of(2) {
+            true => NeededPart::Headers,
+            false => NeededPart::All,
+        }
     }
 
     fn continuation(&mut self, _lsn: Lsn, bytes: u64) {
@@ -54,6 +57,49 @@ impl Visitor for Seen {
 
     fn padding(&mut self, _lsn: Lsn, bytes: u64) {
         self.padding += bytes;
+    }
+}
+
+/// Reads the main data of records.
+#[derive(Default)]
+struct MainData(Vec<(Vec<u8>, Vec<u8>)>);
+
+impl Visitor for MainData {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        let of_block = record.blocks.iter().flat_map(|block| record.block_data(block)).copied().collect();
+        self.0.push((record.main_data().to_vec(), of_block));
+        ControlFlow::Continue(())
+    }
+
+    fn needed_part(&self, _: &Record<'_>) -> NeededPart {
+        NeededPart::MainData
+    }
+}
+
+#[test]
+fn main_data_is_read_without_the_data_before_it() {
+    let mut log = LogWriter::new(Major::V17);
+    let lengths = [0_u16, 700, 8000, 20_000, 65_000];
+    for (data, main) in lengths.iter().flat_map(|data| [1, 90, 250].map(|main| (*data, main))) {
+        let mut rest = vec![0, if data > 0 { 0x20 } else { 0 }];
+        rest.extend(data.to_le_bytes());
+        rest.extend([1663_u32, 5, 16384, 1].map(u32::to_le_bytes).as_flattened());
+        rest.extend([255, main]);
+        rest.extend(vec![7; data.into()]);
+        rest.extend((0..main).rev());
+        log.record(10, 0, 1, &rest);
+    }
+    for window in [PAGE, 7 * PAGE, log.bytes.len().next_multiple_of(PAGE)] {
+        let (mut decoder, mut seen) = (Decoder::new(log.info, log.start, Lsn(u64::MAX)), MainData::default());
+        log.bytes.chunks(window).for_each(|piece| assert!(decoder.push(piece, &mut seen).is_ok()));
+        assert_eq!(seen.0.len(), log.records.len());
+        let mut zeros = 0;
+        for ((main, of_block), data) in seen.0.iter().zip(lengths.iter().flat_map(|data| [*data; 3])) {
+            assert!(main.iter().rev().copied().eq(0..main.len() as u8), "{main:?}");
+            assert!(of_block.len() == usize::from(data) && of_block.iter().all(|byte| [0, 7].contains(byte)));
+            zeros += of_block.iter().filter(|byte| **byte == 0).count();
+        }
+        assert!(zeros > 250_000, "{zeros} bytes were not copied");
     }
 }
 

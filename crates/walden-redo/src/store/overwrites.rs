@@ -37,7 +37,8 @@ impl Overwrites {
         self.0.len()
     }
 
-    fn insert(&mut self, key: BlockKey, lsn: Lsn) {
+    /// Notes that the record at `lsn` overwrites a page.
+    pub fn insert(&mut self, key: BlockKey, lsn: Lsn) {
         if self.0.len() < Overwrites::MAX_PAGES {
             self.0.insert(key, lsn);
         } else if let Some(last) = self.0.get_mut(&key) {
@@ -47,7 +48,7 @@ impl Overwrites {
 
     /// Returns whether a record after the one at `lsn` overwrites the page.
     #[inline]
-    pub(crate) fn has_later(&self, key: BlockKey, lsn: Lsn) -> bool {
+    pub fn has_later(&self, key: BlockKey, lsn: Lsn) -> bool {
         self.0.get(&key).is_some_and(|last| *last > lsn)
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use walden_format::lsn::Lsn;
 use walden_format::record::{Fork, RECORD_HEADER, Record, RecordHeader, RelFileLocator, decode};
 use walden_format::rmgr::{self, rmid};
+use walden_format::stream::NeededPart;
 use walden_format::version::Major;
 use walden_redo::check::Check;
 use walden_redo::check::shares::ShareCheck;
@@ -98,9 +99,10 @@ pub fn replay_overwrites(input: &[u8], count: u32) {
     };
     let mut shares = run(input, divide, |shares, record| {
         for replay in shares {
-            match replay.needs_data(record) {
-                true => replay.apply(record, &mut ()),
-                false => with_headers(record, |record| replay.apply(record, &mut ())),
+            match replay.needed_part(record) {
+                NeededPart::All => replay.apply(record, &mut ()),
+                NeededPart::MainData => with_main_data(record, |record| replay.apply(record, &mut ())),
+                NeededPart::Headers => with_headers(record, |record| replay.apply(record, &mut ())),
             }
         }
     });
@@ -123,10 +125,24 @@ pub fn replay_overwrites(input: &[u8], count: u32) {
 
 /// Passes on a record without the bytes after its headers.
 fn with_headers(record: &Record<'_>, then: impl FnOnce(&Record<'_>)) {
+    again(record, &record.bytes()[..headers_of(record)], then);
+}
+
+/// Passes on a record with zeros between its headers and its main data.
+fn with_main_data(record: &Record<'_>, then: impl FnOnce(&Record<'_>)) {
+    let mut bytes = record.bytes().to_vec();
+    let main = bytes.len() - record.main_len as usize;
+    bytes[headers_of(record)..main].fill(0);
+    again(record, &bytes, then);
+}
+
+fn headers_of(record: &Record<'_>) -> usize {
     let data: u32 = record.blocks.iter().map(|block| u32::from(block.data_len)).sum();
-    let headers = record.header.total_len - record.image_bytes() - data - record.main_len;
-    let (bytes, range, page_bytes) =
-        (&record.bytes()[..headers as usize], (record.lsn, record.end), PAGE_BYTES as u32);
+    (record.header.total_len - record.image_bytes() - data - record.main_len) as usize
+}
+
+fn again(record: &Record<'_>, bytes: &[u8], then: impl FnOnce(&Record<'_>)) {
+    let (range, page_bytes) = ((record.lsn, record.end), PAGE_BYTES as u32);
     let mut blocks = Vec::new();
     let short = decode(bytes, record.header, range, record.version, page_bytes, &mut blocks);
     then(&short.expect("the same headers"));

@@ -166,7 +166,7 @@ impl RecoverArgs {
             true => None,
             false => Some(walden_recover::keep_decoded(&mut chosen.run, &base, self.memory_bytes())),
         };
-        let plan = make_plan(self, &chosen, &base, &tablespaces);
+        let plan = make_plan(self, &chosen, &base, &tablespaces, kept.as_ref());
         let is_end = plan.as_ref().map_or(true, |plan| plan.target == Target::Latest);
         let partial = if is_end { chosen.find_unread_partial(self.threads()) } else { None };
         let plan = match (plan, &partial) {
@@ -320,12 +320,14 @@ fn make_plan(
     chosen: &ChosenRun,
     base: &BaseBackup,
     mapped: &[MappedTablespace],
+    kept: Option<&KeptSegments>,
 ) -> Result<Plan> {
     let (run, size) = (&chosen.run, chosen.run.segment_size);
     let skipped = size.segment_of(base.start()).saturating_sub(size.segment_of(run.start()));
     let segments = (run.segments.len() as u64).saturating_sub(skipped);
     let mut bar = Progress::bytes("reading WAL", segments * size.bytes());
-    let plan = chosen.make_plan(base, args.to.clone(), mapped, args.threads(), |bytes| bar.advance(bytes));
+    let (target, threads) = (args.to.clone(), args.threads());
+    let plan = chosen.make_plan(base, target, mapped, threads, kept, |bytes| bar.advance(bytes));
     bar.finish();
     Ok(plan?)
 }

@@ -39,6 +39,7 @@ walden_testing::tests! {
     a_killed_exchange_is_completed_by_the_next_advance on [15],
     tablespaces_that_wal_creates_get_new_folders on [14, 18],
     compressed_segments_are_decoded_by_several_threads on [17],
+    images_that_are_overwritten_are_not_restored on [14, 15, 18, 19],
 }
 
 /// Settings of all servers here.
@@ -1594,5 +1595,53 @@ fn compressed_segments_are_decoded_by_several_threads(version: u32) -> Outcome {
     let packed = walden(&["archive", "pack", "--repo", text(&repo), "--keep", "0", "--segments", "16"]);
     assert_eq!(packed.code, 0, "{packed:?}");
     expect_same(["--repo", text(&repo)]);
+    Ok(())
+}
+
+/// Frequent checkpoints, after which WAL has images of the same pages again. Overwritten images are cut out
+/// of the decoded segments of an archive, but not of plain segments.
+fn images_that_are_overwritten_are_not_restored(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let primary = Primary::start(&installation, &[]);
+    create_tables(&primary);
+    primary.back_up(keep_busy);
+    let mut client = primary.client("postgres");
+    for round in 0..14 {
+        let update = match round {
+            // Others change pages after their images, too.
+            0..12 => "UPDATE busy SET n = n + 1; UPDATE main SET t = t || 'x' WHERE i % 9 = 0",
+            _ => "UPDATE shared SET t = t || 'y'",
+        };
+        client.batch_execute(update).unwrap();
+        if round % 3 == 0 {
+            client.batch_execute("VACUUM busy").unwrap();
+            client.batch_execute("VACUUM main").unwrap();
+        }
+        if round == 9 {
+            client.batch_execute("SELECT pg_create_restore_point('middle')").unwrap();
+        }
+        client.batch_execute("CHECKPOINT").unwrap();
+    }
+    primary.checkpoint_and_name("end");
+    let strategy = if version == 14 { "" } else { "STRATEGY file_copy" };
+    client.batch_execute(&format!("CREATE DATABASE copied TEMPLATE source {strategy}")).unwrap();
+    primary.checkpoint_and_name("copied");
+    primary.archive_all();
+    let repo = primary.push_all();
+    for target in ["name:middle", "name:end", "name:copied"] {
+        let folder = target.replace(':', "_");
+        let (plain, json) = primary.restore(target, &folder);
+        assert!(json["plan"]["replayed_wal_bytes"].as_u64().unwrap() > 20 << 20, "{json}");
+        // All segments have room; some have, once others are cut; none has.
+        for memory in ["1GB", "90MB", "4MB"] {
+            let data = primary.cluster.dir().join(format!("{folder}_{memory}"));
+            let arguments = ["restore", "--repo", text(&repo), "--base", text(&primary.backup)];
+            let options = ["-o", text(&data), "--to", target, "--threads", "2", "--memory", memory];
+            let run = walden(&[&arguments[..], &options].concat());
+            assert_eq!(run.code, 0, "{run:?}");
+            assert!(compare_directories(&plain, &data) > 2000);
+            fs::remove_dir_all(&data).unwrap();
+        }
+    }
     Ok(())
 }

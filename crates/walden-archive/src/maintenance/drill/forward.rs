@@ -114,6 +114,6 @@ fn plan(
         }));
     }
     let kept = keep_decoded(&mut run, &base, limits.memory_bytes);
-    let plan = Plan::make(&run, &base, target, &[], limits.threads, |_| ());
+    let plan = Plan::make(&run, &base, target, &[], limits.threads, Some(&kept), |_| ());
     Ok((base, run, kept, plan.map_err(|error| DrillError::refused(error_text(&error)))?))
 }
