@@ -3,20 +3,18 @@
 use std::collections::{BTreeMap, HashMap};
 
 use jiff::{SignedDuration, Timestamp};
-use serde::{Deserialize, Serialize};
 use walden_format::lsn::Lsn;
 use walden_recover::backup_name;
 use walden_recover::manifest::FileSums;
 
-use super::documents::MAX_LIST_BYTES;
-use super::documents::{PieceList, StoredBackup, StoredObject, StoredRange, VERSION};
+use super::documents::{MAX_LIST_BYTES, PieceList, StoredBackup, StoredObject, StoredRange, VERSION};
 use super::error::BaseBackupError;
 use super::inventory::{Inventory, is_locked, read_pieces};
 use super::name::{self, PieceHash, piece_key};
 use super::progress::{self, Noted, PieceDigest};
 use super::removal;
+use super::started::{self, is_writer_gone};
 use crate::archive::Archive;
-use crate::boot;
 use crate::hash::to_hex;
 use crate::store::{Cause, Created, StoreError};
 
@@ -85,19 +83,6 @@ pub(super) struct StoredPiece {
     pub folder: u32,
 }
 
-/// The content of `started.json`.
-#[derive(Default, Serialize, Deserialize)]
-#[serde(default)]
-struct Started {
-    walden_backup: u32,
-    /// In microseconds since 1970-01-01 00:00:00 UTC.
-    started: i64,
-    /// The process that makes the backup.
-    process: Option<String>,
-    /// Longest time between two objects while the process exists.
-    heartbeat_seconds: Option<u64>,
-}
-
 impl BackupInProgress {
     /// Starts a backup. From now on, `prune` removes no pieces. With `has_heartbeat`, the caller stores an
     /// object at least every [`HEARTBEAT`].
@@ -112,13 +97,7 @@ impl BackupInProgress {
         archive.identity()?;
         let started = Timestamp::now();
         let name = backup_name(started, new.start);
-        let note = Started {
-            walden_backup: VERSION,
-            started: started.as_microsecond(),
-            process: boot::process(),
-            heartbeat_seconds: has_heartbeat.then_some(HEARTBEAT.as_secs().unsigned_abs()),
-        };
-        let text = serde_json::to_vec(&note).unwrap_or_default();
+        let text = started::text(started, has_heartbeat.then_some(HEARTBEAT));
         if archive.store().create(&name::key(&name, name::STARTED), &text)? == Created::Exists {
             let location = archive.store().location().to_owned();
             return Err(BaseBackupError::Exists { name, location });
@@ -334,16 +313,9 @@ impl BackupInProgress {
         // By the store's clock: this backup has stored its last object just now.
         let now = inventory.folders.get(&self.name).and_then(|folder| folder.newest);
         let is_gone = |name: &&String| {
-            let read = self.archive.store().read(&name::key(name, name::STARTED));
-            let Ok(started) = read.map(|text| serde_json::from_slice::<Started>(&text).unwrap_or_default())
-            else {
-                return false;
-            };
             let newest = inventory.folders.get(*name).and_then(|folder| folder.newest);
-            let is_silent =
-                now.zip(newest).is_some_and(|(now, newest)| now.duration_since(newest) > SILENT_FOR);
-            started.process.as_deref().is_some_and(boot::is_gone)
-                || is_silent && started.heartbeat_seconds.is_some()
+            let age = now.zip(newest).map(|(now, newest)| now.duration_since(newest));
+            is_writer_gone(&self.archive, name, age.is_some_and(|age| age > SILENT_FOR))
         };
         let gone: Vec<String> = self.interrupted.iter().filter(is_gone).cloned().collect();
         if !gone.is_empty() {

@@ -3,18 +3,23 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
 use walden_recover::parse_backup_name;
 use walden_source::error_text;
 
 use super::documents::{PieceList, StoredBackup};
 use super::error::BaseBackupError;
 use super::name::{self, BASE, Part, PieceHash};
+use super::started::is_writer_gone;
 use crate::archive::{Archive, ArchiveError};
 use crate::objects::object::Finding;
 use crate::store::Cause;
 
 /// Time without a new object after which a backup counts as abandoned: its writer was killed.
 const ABANDONED_AFTER: SignedDuration = SignedDuration::from_hours(24);
+/// The same if its writer has promised an object per minute. The clocks of this machine and of the store may
+/// differ by less.
+const SILENT_FOR: SignedDuration = SignedDuration::from_hours(1);
 
 /// The base backups of an archive.
 #[derive(Clone, Default, Debug)]
@@ -40,9 +45,22 @@ pub struct Leftover {
     pub name: String,
     /// Stored bytes of its objects.
     pub bytes: u64,
-    /// A process may still be making the backup. Otherwise it was abandoned, or removed up to pieces that
-    /// other backups need.
-    pub is_in_progress: bool,
+    /// What is known of its writer.
+    pub state: LeftoverState,
+}
+
+/// What is known of the writer of an incomplete backup.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LeftoverState {
+    /// A process may still be making the backup.
+    InProgress,
+    /// Its process has ended, or has stored nothing for a long time.
+    Interrupted,
+    /// The backup was removed, and pieces are left: those that other backups need, and others until the next
+    /// removal.
+    Removed,
 }
 
 /// The objects in a backup's folder, according to a listing.
@@ -61,10 +79,17 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Returns whether a process may be making this backup.
-    fn is_in_progress(&self, now: Timestamp) -> bool {
-        let is_old = self.newest.is_some_and(|newest| now.duration_since(newest) > ABANDONED_AFTER);
-        self.has_started && !self.has_backup && !is_old
+    /// Determines the state of the incomplete backup in this folder.
+    fn state(&self, archive: &Archive, name: &str, now: Timestamp) -> LeftoverState {
+        let age = self.newest.map(|newest| now.duration_since(newest));
+        let is_older = |limit| age.is_some_and(|age| age > limit);
+        match self.has_started {
+            false if self.progress.is_empty() => LeftoverState::Removed,
+            false => LeftoverState::Interrupted,
+            true if is_older(ABANDONED_AFTER) => LeftoverState::Interrupted,
+            true if is_writer_gone(archive, name, is_older(SILENT_FOR)) => LeftoverState::Interrupted,
+            true => LeftoverState::InProgress,
+        }
     }
 }
 
@@ -120,7 +145,7 @@ impl Inventory {
             .map(|(name, folder)| Leftover {
                 name: name.clone(),
                 bytes: folder.bytes,
-                is_in_progress: folder.is_in_progress(now),
+                state: folder.state(archive, name, now),
             })
             .collect();
         Ok(inventory)

@@ -32,6 +32,7 @@ mod pages;
 mod progress;
 mod reader;
 mod removal;
+mod started;
 mod verify;
 mod writer;
 
@@ -42,7 +43,7 @@ pub use error::BaseBackupError;
 pub use files::{BackupEnd, FileWriter, RangeContent, SmallFile, StoredPart};
 pub use folder::store_folder;
 pub use in_progress::NewBackup;
-pub use inventory::{Inventory, Leftover, Totals, find, names};
+pub use inventory::{Inventory, Leftover, LeftoverState, Totals, find, names};
 pub use layout::{FileRange, Layout, ListedArchive, ListedFile};
 pub use name::BASE;
 pub use pages::{FoundPages, PageRules};

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde::Serialize;
 use walden_source::error_text;
 
-use super::inventory::{Inventory, Leftover, read_pieces};
+use super::inventory::{Inventory, Leftover, LeftoverState, read_pieces};
 use super::name::{self, piece_key};
 use super::progress;
 use crate::archive::{Archive, ArchiveError};
@@ -85,7 +85,7 @@ impl Removed {
         }
         let abandoned = || {
             let leftovers = listed.leftovers.iter();
-            leftovers.filter(|it| !it.is_in_progress || known_abandoned.contains(&it.name))
+            leftovers.filter(|it| it.state != LeftoverState::InProgress || known_abandoned.contains(&it.name))
         };
         for name in names.iter().chain(abandoned().map(|leftover| &leftover.name)) {
             let documents = [name::STARTED, name::PIECES, name::MANIFEST, name::BACKUP];
@@ -104,7 +104,9 @@ impl Removed {
         }
         // Only now: a backup that was completed meanwhile counts.
         let inventory = Inventory::read(archive)?;
-        if let Some(leftover) = inventory.leftovers.iter().find(|leftover| leftover.is_in_progress) {
+        if let Some(leftover) =
+            inventory.leftovers.iter().find(|leftover| leftover.state == LeftoverState::InProgress)
+        {
             self.postponed = Some(format!("the backup {} is being made", leftover.name));
             return Ok(());
         }

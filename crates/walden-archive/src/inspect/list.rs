@@ -11,7 +11,7 @@ use walden_source::clock::{Clock, StepBack};
 use walden_source::{error_text, workers};
 
 use crate::archive::{Archive, ArchiveError};
-use crate::base_backups::Inventory;
+use crate::base_backups::{Inventory, LeftoverState, Totals};
 use crate::encryption::SUFFIX;
 use crate::history::History;
 use crate::inventory::gaps::{self, Acknowledgement, Expected};
@@ -78,6 +78,8 @@ pub struct Listing {
     pub stored_backups: Vec<ListedBackup>,
     /// Base backups that are being made, or were abandoned.
     pub unfinished_backups: Vec<UnfinishedBackup>,
+    /// Number of base backups in the archive that only a private key shows.
+    pub locked_backups: u64,
     /// Keys that do not belong to an archive.
     pub unknown: Vec<String>,
     /// Objects that are damaged, or encrypted to a foreign key, among those that were read. Times, restore
@@ -246,9 +248,8 @@ pub struct UnfinishedBackup {
     pub name: String,
     /// Stored bytes of its objects.
     pub stored_bytes: u64,
-    /// A process may still be making it; otherwise the next prune removes what no other backup needs.
-    #[serde(rename = "in_progress")]
-    pub is_in_progress: bool,
+    /// What is known of its writer.
+    pub state: LeftoverState,
 }
 
 impl BaseBackup {
@@ -485,12 +486,16 @@ pub(crate) fn list_objects(
         base_backups: Vec::new(),
         stored_backups: Vec::new(),
         unfinished_backups: Vec::new(),
+        locked_backups: 0,
         unknown: found.unknown,
         unreadable: key_findings,
     };
     if options.is_some_and(|options| options.base_backups) {
         listing.base_backups = read_backups(archive, &listing.backups, &mut listing.unreadable)?;
         list_stored_backups(archive, &found.timelines, size, &mut listing)?;
+    }
+    if locked && depth != Depth::Keys {
+        listing.locked_backups = Totals::list(archive)?.backups;
     }
     let live = parts::extents(archive)?;
     let mut objects = found.timelines;
@@ -683,7 +688,7 @@ fn list_stored_backups(
         .map(|leftover| UnfinishedBackup {
             name: leftover.name,
             stored_bytes: leftover.bytes,
-            is_in_progress: leftover.is_in_progress,
+            state: leftover.state,
         })
         .collect();
     listing.unreadable.extend(inventory.unreadable);

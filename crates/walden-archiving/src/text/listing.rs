@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use walden_archive::base_backups::LeftoverState;
 use walden_archive::encryption::KEYS;
 use walden_archive::gaps::{GAPS_UNKNOWN, HISTORY_HINT};
 use walden_archive::list::{
@@ -74,9 +75,13 @@ pub fn table(listing: &Listing) -> String {
         }
     }
     if listing.locked && !listing.are_keys_missing {
+        let backups = match listing.locked_backups {
+            0 => String::new(),
+            count => format!("{}, ", counted(count, "base backup")),
+        };
         let _ = writeln!(
             text,
-            "The archive is encrypted: with a private key that may read it (--identity FILE), times, restore points and parents of timelines are shown too."
+            "The archive is encrypted: with a private key that may read it (--identity FILE), {backups}times, restore points and parents of timelines are shown too."
         );
     }
     if !listing.has_all_gaps {
@@ -123,11 +128,17 @@ fn stored_backups(text: &mut String, listing: &Listing) {
         };
     }
     for backup in &listing.unfinished_backups {
-        let what = match backup.is_in_progress {
-            true => "is being made",
-            false => "is not complete: walden archive prune removes what no other backup needs of it",
+        let (name, bytes) = (&backup.name, units::bytes(backup.stored_bytes));
+        let _ = match backup.state {
+            LeftoverState::InProgress => writeln!(text, "  {name} is being made ({bytes})"),
+            LeftoverState::Removed => {
+                writeln!(text, "  {name} was removed; other backups may need its pieces ({bytes})")
+            }
+            _ => writeln!(
+                text,
+                "  {name} was interrupted ({bytes}); the next walden backup create continues it, or walden archive prune removes it"
+            ),
         };
-        let _ = writeln!(text, "  {} {what} ({})", backup.name, units::bytes(backup.stored_bytes));
     }
 }
 

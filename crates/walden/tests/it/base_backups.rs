@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use postgres::Client;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder};
 use walden_server::account;
@@ -319,12 +320,12 @@ fn an_encrypted_archive_holds_backups_and_a_killed_one_is_removed() -> Outcome {
         assert!(began.elapsed() < Duration::from_secs(60), "not started");
         std::thread::sleep(Duration::from_millis(20));
     }
-    killed.kill().unwrap();
-    killed.wait().unwrap();
+    let process = Pid::from_child(&killed);
+    kill_process(process, Signal::STOP).unwrap();
     let identity = ["--identity", text(&key), "--repo", text(&site.repo)];
     let list = json(&[&["archive", "list", "--format", "json"], &identity[..]].concat());
     assert_eq!(list["stored_backups"].as_array().unwrap().len(), 2, "{list:#}");
-    assert_eq!(list["unfinished_backups"][0]["in_progress"], true, "{list:#}");
+    assert_eq!(list["unfinished_backups"][0]["state"], "in_progress", "{list:#}");
     let abandoned = list["unfinished_backups"][0]["name"].as_str().unwrap();
 
     // While it may be in progress, no piece is removed.
@@ -338,10 +339,15 @@ fn an_encrypted_archive_holds_backups_and_a_killed_one_is_removed() -> Outcome {
     let freed = prune();
     assert!(freed["postponed"].as_str().unwrap().contains(abandoned), "{freed:#}");
     assert_eq!((site.pieces().len(), &freed["backups"][0]), (pieces, &first["name"]));
-    for file in files_below(&site.repo.join("base").join(abandoned)) {
-        let touched = Command::new("touch").args(["-d", "2 days ago", text(&file)]).status().unwrap();
-        assert!(touched.success());
-    }
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let list = json(&[&["archive", "list", "--format", "json"], &identity[..]].concat());
+    let states = |list: &Value| {
+        let unfinished = list["unfinished_backups"].as_array().unwrap();
+        unfinished.iter().map(|it| (it["name"].clone(), it["state"].clone())).collect::<Vec<_>>()
+    };
+    let interrupted = [(abandoned.into(), "interrupted".into())];
+    assert!(states(&list).contains(&interrupted[0]), "{list:#}");
     let freed = prune();
     assert!(freed["postponed"].is_null() && site.pieces().len() < pieces, "{freed:#}");
     assert!(files_below(&site.repo.join("base").join(abandoned)).is_empty());
@@ -353,6 +359,8 @@ fn an_encrypted_archive_holds_backups_and_a_killed_one_is_removed() -> Outcome {
     assert_eq!(restored.code, 0, "{restored:?}");
     let locked = site.restore(&site.cluster.dir().join("locked"), &[]);
     assert!(locked.code == 3 && locked.stderr.contains("private key"), "{locked:?}");
+    let listed = walden(&["archive", "list", "--repo", text(&site.repo)]);
+    assert!(listed.stdout.contains("(--identity FILE), 1 base backup, times"), "{listed:?}");
     Ok(())
 }
 
