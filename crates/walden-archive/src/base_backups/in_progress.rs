@@ -9,11 +9,11 @@ use walden_recover::backup_name;
 use walden_recover::manifest::FileSums;
 
 use super::documents::MAX_LIST_BYTES;
-use super::documents::{PieceList, StoredBackup, StoredObject, StoredRange, VERSION};
+use super::documents::{PieceDigest, PieceList, StoredBackup, StoredObject, StoredRange, VERSION};
 use super::error::BaseBackupError;
 use super::inventory::{Inventory, is_locked, read_pieces};
 use super::name::{self, PieceHash, piece_key};
-use super::progress::{self, Noted, PieceDigest};
+use super::progress::{self, Noted};
 use super::removal;
 use crate::archive::Archive;
 use crate::boot;
