@@ -87,7 +87,7 @@ round() { # NAME KIND
     settle; measure "$1, pgBackRest $2, process-max=2" "$folder/pgbackrest" $backrest backup --type="$2"
 }
 mkdir -p "$folder"/{protocol,jobs1,jobs2}/base
-echo "database: $("$bin/psql" -Atc "SELECT pg_size_pretty(sum(pg_database_size(oid))) FROM pg_database"), $("$walden" --version), $(pgbackrest version), $("$bin/postgres" --version), $(nproc) cores"
+echo "database: $("$bin/psql" -Atc "SELECT pg_size_pretty(sum(pg_database_size(oid))) FROM pg_database"), $("$walden" --version | head -1), $(pgbackrest version), $("$bin/postgres" --version), $(nproc) cores"
 echo "| backup | wall s | client s | server s | stored MB |"
 echo "|---|---|---|---|---|"
 round first full

@@ -8,7 +8,6 @@ use walden_format::lsn::{Lsn, Timeline};
 use walden_recover::parse_backup_name;
 
 use super::name::PieceHash;
-use super::progress::PieceDigest;
 use crate::objects::backup_files::WalRange;
 
 /// Version of the form of stored backups.
@@ -172,6 +171,21 @@ pub struct PieceList {
     /// How pieces are recognized without their content, if their files were read one by one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) digests: Vec<PieceDigest>,
+}
+
+/// How a piece is recognized without its content.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PieceDigest {
+    /// The hash of the piece.
+    pub(super) piece: PieceHash,
+    /// Hash of its files' paths, positions, sizes and tar headers.
+    pub(super) frame: PieceHash,
+    /// SHA-256 of the SHA-256 of each file's content, in hexadecimal digits.
+    pub(super) sha256: String,
+    /// CRC-32C of each file's content.
+    pub(super) crcs: Vec<u32>,
+    /// Whether all checksums of its pages were verified, or the cluster has none.
+    pub(super) is_verified: bool,
 }
 
 /// A tar archive of a stored backup.

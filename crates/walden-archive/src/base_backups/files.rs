@@ -11,11 +11,11 @@ use walden_format::lsn::{Lsn, Timeline};
 use walden_recover::manifest::{FileSums, Manifest, WalRange};
 
 use super::cutter::padding_of;
-use super::documents::{MAX_INLINE_BYTES, Piece, PieceList, StoredArchive, StoredBackup};
+use super::documents::{MAX_INLINE_BYTES, Piece, PieceDigest, PieceList, StoredArchive, StoredBackup};
 use super::error::BaseBackupError;
 use super::in_progress::{BackupInProgress, HEARTBEAT, NewBackup, StoredPiece, lost_thread};
 use super::layout::{Entry, Item, Layout, Part, header};
-use super::progress::{self, Noted, PieceDigest};
+use super::progress::{self, Noted};
 use crate::archive::Archive;
 use crate::hash::to_hex;
 use crate::store::StoreError;

@@ -4,26 +4,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::documents::MAX_LIST_BYTES;
+use super::documents::{MAX_LIST_BYTES, PieceDigest};
 use super::error::BaseBackupError;
 use super::inventory::{Inventory, is_locked};
-use super::name::{self, PieceHash};
+use super::name;
 use crate::archive::{Archive, ArchiveError};
-
-/// How a piece is recognized without its content.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PieceDigest {
-    /// The hash of the piece.
-    pub(super) piece: PieceHash,
-    /// Hash of its files' paths, positions, sizes and tar headers.
-    pub(super) frame: PieceHash,
-    /// SHA-256 of the SHA-256 of each file's content, in hexadecimal digits.
-    pub(super) sha256: String,
-    /// CRC-32C of each file's content.
-    pub(super) crcs: Vec<u32>,
-    /// Whether all checksums of its pages were verified, or the cluster has none.
-    pub(super) is_verified: bool,
-}
 
 /// A piece that a backup has stored.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

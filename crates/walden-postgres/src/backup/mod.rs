@@ -432,7 +432,6 @@ impl BackupSession {
     }
 
     /// Returns the entries of a folder: name, size in bytes, modification time, and whether it is a folder.
-    #[expect(clippy::type_complexity, reason = "taken apart where it is called")]
     fn read_folder(&mut self, folder: &Path) -> Result<Vec<(PathBuf, u64, i64, bool)>, FileBackupError> {
         let query = "SELECT convert_to(name, getdatabaseencoding()), s.size, \
              extract(epoch FROM s.modification)::int8, s.isdir \

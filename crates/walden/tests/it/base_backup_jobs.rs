@@ -100,7 +100,7 @@ fn work(cluster: &Cluster, is_done: &AtomicBool, rounds: &AtomicU64) {
         ] {
             client.batch_execute(&sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
         }
-        if round % 4 == 0 {
+        if round.is_multiple_of(4) {
             client.batch_execute(&format!("CREATE DATABASE short_{round}")).unwrap();
         } else if round % 4 == 2 {
             client.batch_execute(&format!("DROP DATABASE short_{}", round - 2)).unwrap();
@@ -307,19 +307,21 @@ fn rights_and_lost_connections_decide_how_files_are_read(version: u32) -> Outcom
     // Of three sessions, the first one holds the backup.
     let sessions = "SELECT pid FROM pg_stat_activity WHERE usename = 'backup' ORDER BY backend_start";
     let start = || {
-        let child = Command::new(env!("CARGO_BIN_EXE_walden"))
+        Command::new(env!("CARGO_BIN_EXE_walden"))
             .args(["backup", "create", &dsn, "--checkpoint", "fast", "--format", "json", "--jobs", "2"])
             .args(["--max-rate", "8MB", "--repo", text(&site.repo)])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .unwrap();
+            .unwrap()
+    };
+    let wait_for_sessions = || -> Vec<i32> {
         let mut client = site.cluster.client("postgres").unwrap();
         let began = Instant::now();
         loop {
             let rows = client.query(sessions, &[]).unwrap();
             if rows.len() == 3 {
-                break (child, rows.iter().map(|row| row.get(0)).collect::<Vec<i32>>());
+                break rows.iter().map(|row| row.get(0)).collect();
             }
             assert!(began.elapsed() < Duration::from_secs(60), "{} sessions", rows.len());
             std::thread::sleep(Duration::from_millis(20));
@@ -329,7 +331,7 @@ fn rights_and_lost_connections_decide_how_files_are_read(version: u32) -> Outcom
     let terminate = |client: &mut Client, pid: i32| {
         client.query("SELECT pg_terminate_backend($1)", &[&pid]).unwrap();
     };
-    let (child, pids) = start();
+    let (child, pids) = (start(), wait_for_sessions());
     terminate(&mut client, pids[1]);
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -338,7 +340,7 @@ fn rights_and_lost_connections_decide_how_files_are_read(version: u32) -> Outcom
     verify(&site, &unpack(&site, created["name"].as_str().unwrap()));
 
     client.batch_execute("UPDATE large SET t = 'newer'; CHECKPOINT").unwrap();
-    let (child, pids) = start();
+    let (child, pids) = (start(), wait_for_sessions());
     terminate(&mut client, pids[0]);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{output:?}");
