@@ -11,8 +11,8 @@ use crate::archive::get::TROUBLE;
 
 /// Bytes of the last allocation that failed; 0 without one.
 static FAILED_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Exit status if memory or threads are exhausted. A status below 126 would mean to PostgreSQL that an archive
-/// lacks a file, and end recovery early.
+/// Exit status if memory or threads are exhausted. A status below 126 would mean to PostgreSQL that an
+/// archive lacks a file, and end recovery early.
 static STATUS: AtomicI32 = AtomicI32::new(TROUBLE as i32);
 
 const REMEDY: &str = "\nhint: --memory and --threads 1 make commands that have these options need less; otherwise raise the limit: \
