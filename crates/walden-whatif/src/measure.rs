@@ -90,7 +90,8 @@ pub fn sample_bytes(run: &Run, forecast: &Forecast) -> u64 {
     chosen(run, forecast).len() as u64 * run.segment_size.bytes() + predicted.sum::<u64>()
 }
 
-/// Chooses segments of the trace: of those that the forecast counts as a whole, or, if there are none, in part.
+/// Chooses segments of the trace: of those that the forecast counts as a whole, or, if there are none, in
+/// part.
 fn chosen<'a>(run: &'a Run, forecast: &Forecast) -> Vec<&'a SegmentFile> {
     let (from, to) = forecast.span;
     let end = |one: &SegmentFile| one.start.plus(run.segment_size.bytes());
@@ -157,8 +158,8 @@ fn wanted(forecast: &Forecast) -> Vec<Wanted> {
     chosen.into_iter().map(of).collect()
 }
 
-/// Returns at most `count` numbers of segments of WAL that starts at `start` and finishes `finished` segments:
-/// spread over those that are full, or, if there are none, all of them.
+/// Returns at most `count` numbers of segments of WAL that starts at `start` and finishes `finished`
+/// segments: spread over those that are full, or, if there are none, all of them.
 fn spread(size: SegmentSize, start: Lsn, finished: u64, count: usize) -> Vec<u64> {
     let first = size.segment_of(start);
     let is_first_full = size.offset_of(start) < size.bytes() / 8;
@@ -170,9 +171,9 @@ fn spread(size: SegmentSize, start: Lsn, finished: u64, count: usize) -> Vec<u64
     (0..count).map(|at| full.start + (2 * at + 1) * len / (2 * count)).collect()
 }
 
-/// Measures Walden's codec, and the command if given, on the run and on the WAL of the forecast's predictions,
-/// of which it writes and compresses whole segments. `done` receives the bytes of each compressed segment.
-/// Starts a thread and joins it before it returns.
+/// Measures Walden's codec, and the command if given, on the run and on the WAL of the forecast's
+/// predictions, of which it writes and compresses whole segments. `done` receives the bytes of each
+/// compressed segment. Starts a thread and joins it before it returns.
 ///
 /// # Errors
 /// A segment cannot be read or predicted, or the command fails.

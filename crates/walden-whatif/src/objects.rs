@@ -296,8 +296,8 @@ impl Counts {
         (self.inserts + self.same_page_updates + self.moved_updates) as f64
     }
 
-    /// Returns the share of updates that can be HOT: among the updates whose page had space, that of HOT ones.
-    /// The others changed an indexed column.
+    /// Returns the share of updates that can be HOT: among the updates whose page had space, that of HOT
+    /// ones. The others changed an indexed column.
     fn hot_share(&self) -> f64 {
         /// With fewer, all are assumed to be HOT.
         const MIN_UPDATES: u64 = 20;
@@ -356,8 +356,8 @@ pub fn effect(
             let (fill, wanted) = (counts.fill_percent().max(1.0), f64::from((*percent).max(1)));
             let fewer_rows = wanted.min(fill) / wanted.max(fill);
             let (less, more) = ((1.0 - fewer_rows) * table_images, (1.0 / fewer_rows - 1.0) * table_images);
-            // Updates that change an indexed column stay within their page at best, and insert into the indexes
-            // all the same.
+            // Updates that change an indexed column stay within their page at best, and insert into the
+            // indexes all the same.
             let hot_share = counts.hot_share();
             let hot_at_best = (moved * hot_share).round() as u64;
             let saved = (index_bytes.elsewhere + scale * counts.moved_images as f64) * hot_share
@@ -524,8 +524,8 @@ mod tests {
         let same = prediction(200, 1_600_000);
         let of = |kind| effect(&(change(kind), counts), &settings, &same, &same.buckets);
         let fill = of(Change::FillFactor(80));
-        // Of 400 of 1500 entries' share of the indexes, and of the target pages of moves, five sixths; and 15 of 95
-        // parts of images.
+        // Of 400 of 1500 entries' share of the indexes, and of the target pages of moves, five sixths; and 15
+        // of 95 parts of images.
         assert!(
             fill.best_bytes < -(500_000 * 4 / 15 * 5 / 6) - 157_000 && fill.best_bytes > -400_000,
             "{fill:?}"

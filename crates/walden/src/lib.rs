@@ -16,6 +16,7 @@ mod demo;
 #[doc(hidden)]
 pub mod diagnostics;
 mod diff;
+mod exhausted;
 mod explain;
 #[cfg(feature = "export")]
 mod export;
@@ -124,11 +125,16 @@ enum Command {
 /// Runs the program.
 #[allow(unsafe_code)]
 pub fn main() -> ExitCode {
+    // SAFETY: nothing before has started a thread.
+    unsafe { exhausted::report() };
     set_command(Arguments::command);
     if let Some(program) = programs::named_by(std::env::args_os()) {
         return program.run();
     }
     let command = parse_arguments().command;
+    if !matches!(&command, Command::Archive(args) if args.is_get()) {
+        exhausted::set_status(DAMAGED);
+    }
     warn_of_passwords();
     let reuses_memory = matches!(
         command,

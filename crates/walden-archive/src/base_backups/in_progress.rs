@@ -7,7 +7,9 @@ use walden_format::lsn::Lsn;
 use walden_recover::backup_name;
 use walden_recover::manifest::FileSums;
 
-use super::documents::{MAX_LIST_BYTES, PieceDigest, PieceList, StoredBackup, StoredObject, StoredRange, VERSION};
+use super::documents::{
+    MAX_LIST_BYTES, PieceDigest, PieceList, StoredBackup, StoredObject, StoredRange, VERSION,
+};
 use super::error::BaseBackupError;
 use super::inventory::{Inventory, is_locked, read_pieces};
 use super::name::{self, PieceHash, piece_key};

@@ -274,8 +274,8 @@ fn bulk_update(facts: &Facts<'_>, updates: &Updates<'_>) -> Candidate {
     let of_indexes = avoidable.bytes() as f64;
     let excess = (updates.excess_bytes(facts) * updates.moved) as f64 * share;
     let locks = updates.evidence.update_locks.bytes as f64 * share;
-    // Splits depend on the order of the keys. A HOT update logs the part of the row that changes, and needs no
-    // lock.
+    // Splits depend on the order of the keys. A HOT update logs the part of the row that changes, and needs
+    // no lock.
     let saves = (
         (of_indexes + 0.8 * excess + 0.9 * locks) as u64,
         (0.1 * of_indexes + 0.4 * excess + 0.1 * locks) as u64,

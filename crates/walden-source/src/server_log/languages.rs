@@ -22,7 +22,7 @@ const ENGLISH: Tags = Tags {
 };
 
 #[rustfmt::skip]
-const TAGS: [Tags; 14] = [
+const TAGS: [Tags; 15] = [
     ENGLISH,
     // de
     Tags {
@@ -65,6 +65,12 @@ const TAGS: [Tags; 14] = [
         statement: "명령 구문",
         parts: &["상세정보", "힌트", "내용", "쿼리", "위치", "역추적"],
         severities: &["디버그", "로그", "정보", "알림", "경고", "오류", "치명적오류", "손상"],
+    },
+    // pl
+    Tags {
+        statement: "WYRAŻENIE",
+        parts: &["SZCZEGÓŁY", "PODPOWIEDŹ", "ZAPYTANIE", "KONTEKST", "POZYCJA"],
+        severities: &["DZIENNIK", "INFORMACJA", "UWAGA", "OSTRZEŻENIE", "BŁĄD", "KATASTROFALNY", "PANIKA"],
     },
     // pt_BR
     Tags {

@@ -51,7 +51,8 @@ pub(super) struct Block {
     pub lsn: Lsn,
     /// Bytes of block data if there is no image.
     pub data: (u32, Basis),
-    /// That data, if an image of the trace has displaced it, it could be reconstructed, and segments are written.
+    /// That data, if an image of the trace has displaced it, it could be reconstructed, and segments are
+    /// written.
     pub displaced: Option<Vec<u8>>,
     /// The image, if the trace or a simulation has one.
     pub image: Option<BlockImage>,

@@ -6,7 +6,7 @@ mod drill;
 mod export;
 mod exporter;
 mod gaps;
-mod get;
+pub mod get;
 mod import;
 mod init;
 #[cfg(feature = "encryption")]
@@ -65,6 +65,13 @@ or in /etc/walden.";
 pub struct ArchiveArgs {
     #[command(subcommand)]
     command: ArchiveCommand,
+}
+
+impl ArchiveArgs {
+    /// Whether the command is `get`, whose exit status tells PostgreSQL whether the archive has a file.
+    pub fn is_get(&self) -> bool {
+        matches!(self.command, ArchiveCommand::Get(_))
+    }
 }
 
 #[derive(Subcommand, Debug)]

@@ -23,6 +23,7 @@ walden_testing::tests! {
     a_moment_before_the_log_is_refused_with_the_logs_range,
     wrong_usage_is_exit_status_2,
     a_closed_pipe_or_a_full_disk_is_no_panic,
+    exhausted_memory_is_reported_with_a_remedy,
 }
 
 const PAGE: usize = 8192;
@@ -267,4 +268,50 @@ fn a_closed_pipe_or_a_full_disk_is_no_panic() {
         assert!(code == Some(3) && !reported.contains("panicked"), "{arguments:?}: {code:?} {reported}");
         assert!(reported.contains("write to standard output: No space left"), "{arguments:?}: {reported}");
     }
+}
+
+/// With little address space, a command completes or names the remedy. PostgreSQL would take a status of
+/// `get` below 126 for the end of the WAL.
+fn exhausted_memory_is_reported_with_a_remedy() {
+    let (name, segment) = golden_segment();
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), &name, &segment);
+    let (path, repo) = (path.display(), folder.path().join("repo"));
+    crate::material::make_archive(&repo);
+    let repo = repo.display();
+    let base = folder.path().join("base");
+    let commands = [
+        (format!("explain --threads 8 {path}"), 3),
+        (format!("whatif --threads 8 --set wal_compression=pglz {path}"), 3),
+        (format!("rows {path}"), 3),
+        (
+            format!(
+                "restore --wal {} --base {} -o {}",
+                folder.path().display(),
+                base.display(),
+                base.display()
+            ),
+            3,
+        ),
+        (format!("archive push --repo {repo} {path}"), 3),
+        (format!("archive get --repo {repo} {name} {}", folder.path().join("got").display()), 200),
+    ];
+    let mut exhausted = [0; 6];
+    let starts = |kilobytes: &u64| {
+        let line = format!("ulimit -v {kilobytes}; exec {} --version", env!("CARGO_BIN_EXE_walden"));
+        Run::execute(Command::new("sh").args(["-c", &line])).code == 0
+    };
+    let least = (60_000..400_000).step_by(5000).find(starts).unwrap();
+    for kilobytes in (least..least + 100_000).step_by(5000) {
+        for (at, (command, status)) in commands.iter().enumerate() {
+            let line = format!("ulimit -v {kilobytes}; exec {} {command}", env!("CARGO_BIN_EXE_walden"));
+            let run = Run::execute(Command::new("sh").args(["-c", &line]));
+            assert!(![101, 134].contains(&run.code) && run.code >= 0, "{line}: {run:?}");
+            if run.stderr.contains("out of memory") || run.stderr.contains("cannot start a thread") {
+                assert!(run.code == *status && run.stderr.contains("hint: "), "{line}: {run:?}");
+                exhausted[at] += 1;
+            }
+        }
+    }
+    assert!(exhausted.iter().any(|times| *times > 0), "memory was never exhausted: {exhausted:?}");
 }

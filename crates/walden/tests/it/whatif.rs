@@ -140,8 +140,8 @@ fn compressed_work(installation: &Installation, compression: &str) -> (Cluster, 
     (cluster, [from, to])
 }
 
-/// Compresses the segments of the range one by one. Returns the sum of their sizes by `walden compress` and by
-/// a command.
+/// Compresses the segments of the range one by one. Returns the sum of their sizes by `walden compress` and
+/// by a command.
 fn archived(cluster: &Cluster, range: &[String; 2], command: &str) -> [u64; 2] {
     let folder = tempfile::tempdir().unwrap();
     let number = |lsn: &String| lsn.parse::<Lsn>().unwrap().0 >> 20;
