@@ -312,6 +312,11 @@ pub struct Rewrite {
     pub created: Vec<RelFileLocator>,
     /// The old files, in the order of the commit record.
     pub dropped: Vec<RelFileLocator>,
+    /// Databases and OIDs of the relations that the transaction dropped, transient ones included; empty
+    /// before 15.
+    pub dropped_relations: Vec<(u32, u32)>,
+    /// Whether the transaction logged its locks, which show the relations that it created.
+    pub has_logged_locks: bool,
 }
 
 /// Bytes, and bytes of full-page images among them, of each tenth of a checkpoint cycle.

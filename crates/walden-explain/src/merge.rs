@@ -461,7 +461,13 @@ impl<'a> Merge<'a> {
                 // The transaction itself follows its subtransactions.
                 let xid = xids.last().copied().unwrap_or_default();
                 if !created.is_empty() && self.rewrites.len() < MAX_GROUPS {
-                    self.rewrites.push(Rewrite { xid, created, dropped: dropped.files });
+                    self.rewrites.push(Rewrite {
+                        xid,
+                        created,
+                        dropped: dropped.files,
+                        dropped_relations: dropped.relations.unwrap_or_default(),
+                        has_logged_locks: dropped.has_logged_locks,
+                    });
                 }
             }
             Event::Locked(locks) => self.lock(&locks),

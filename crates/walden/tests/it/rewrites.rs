@@ -10,6 +10,7 @@ use crate::material::explain_json;
 
 walden_testing::tests! {
     files_of_before_a_rewrite_have_their_relations_names on [15, 19],
+    files_of_dropped_relations_have_no_name on [14, 18],
     a_rewrite_under_minimal_is_no_staging_table,
 }
 
@@ -72,6 +73,61 @@ fn files_of_before_a_rewrite_have_their_relations_names(major: u32) -> Outcome {
     }
     // Four relations, each with the files before six rewrites (REINDEX keeps the table's own file).
     assert!(old_files >= 15, "{old_files}");
+    Ok(())
+}
+
+/// Migrations that drop relations and create or rewrite others in the same transaction.
+fn files_of_dropped_relations_have_no_name(major: u32) -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(major)?)
+        .setting("wal_keep_size", "1GB")
+        .setting("autovacuum", "off")
+        .start()
+        .unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    client
+        .batch_execute(
+            "CREATE TABLE inv (id int PRIMARY KEY, amount int); CREATE INDEX inv_amount ON inv (amount);
+             CREATE TABLE cust (id int PRIMARY KEY, email text); CREATE INDEX cust_email ON cust (email);
+             CREATE INDEX cust_id ON cust (id); CREATE TABLE old_log (id serial, t text)",
+        )
+        .unwrap();
+    let start: String = client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[]).unwrap().get(0);
+    client
+        .batch_execute(
+            "INSERT INTO inv SELECT i, i FROM generate_series(1, 1000) i;
+             INSERT INTO cust SELECT i, md5(i::text) FROM generate_series(1, 1000) i;
+             INSERT INTO old_log (t) SELECT repeat('x', 50) FROM generate_series(1, 1000)",
+        )
+        .unwrap();
+    let numbers = "SELECT c.oid::regclass::text, pg_relation_filenode(c.oid)::bigint FROM pg_class c
+                   WHERE c.relname LIKE ANY ('{inv%,cust%,old_log%}')";
+    let before: BTreeMap<String, i64> =
+        client.query(numbers, &[]).unwrap().iter().map(|row| (row.get(0), row.get(1))).collect();
+    for statements in [
+        "DROP INDEX cust_email; CREATE INDEX inv_amount2 ON inv (amount DESC)",
+        "DROP TABLE old_log; CREATE TABLE audit (id serial, t text)",
+        "DROP INDEX cust_id; REINDEX INDEX inv_amount; CREATE INDEX inv_both ON inv (amount, id)",
+    ] {
+        client.batch_execute(&format!("BEGIN; {statements}; COMMIT")).unwrap();
+    }
+    client.batch_execute("CHECKPOINT").unwrap();
+    let wal = cluster.data_dir().join("pg_wal");
+    let dsn = cluster.dsn("postgres");
+    let document =
+        explain_json(&["--names", &dsn, "--from", &start, wal.to_str().unwrap(), "--by", "relation"]);
+    let labels: Vec<_> =
+        document["views"][0]["groups"].as_array().unwrap().iter().map(|group| &group["keys"][0]).collect();
+    let name_of = |relation: &str| {
+        let file = format!("/{}", before[relation]);
+        let is_its =
+            |label: &&&serde_json::Value| label["file"].as_str().is_some_and(|of| of.ends_with(&file));
+        labels.iter().find(is_its).unwrap_or_else(|| panic!("{relation} is missing"))["name"].as_str()
+    };
+    for dropped in ["cust_email", "cust_id", "old_log", "old_log_id_seq"] {
+        assert_eq!(name_of(dropped), None, "{dropped}");
+    }
+    // The commit record has the OIDs of dropped relations, and with them the one that is left.
+    assert_eq!(name_of("inv_amount"), (major >= 15).then_some("inv_amount"));
     Ok(())
 }
 
