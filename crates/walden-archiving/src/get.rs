@@ -171,7 +171,7 @@ fn in_any_repository(
         match get(&args.at(place.clone()), &failing) {
             Ok(()) => {
                 if let Some(error) = &failed {
-                    args.log.tell(&format!(
+                    args.log.print(&format!(
                         "WARNING: another repository has the file: {}",
                         error.causes().join(": ")
                     ));
@@ -413,7 +413,7 @@ fn get_from_repository(args: &GetOptions<'_>, name: &str, target: &Path) -> Resu
             start_prefetch(args, &archive, &ahead.spool, ahead.folder, 0);
         }
         get::get(&archive, file, target)?;
-        tell_of_lost_identity(args, &archive);
+        warn_of_lost_identity(args, &archive);
         return Ok(());
     };
     let is_ahead = ahead.has(segment);
@@ -434,14 +434,14 @@ fn get_from_repository(args: &GetOptions<'_>, name: &str, target: &Path) -> Resu
         }
         other => other?,
     }
-    tell_of_lost_identity(args, &archive);
+    warn_of_lost_identity(args, &archive);
     Ok(())
 }
 
 /// Warns that the archive does not identify its cluster. Outside a data directory, where no server recovers
 /// from the file, files from intact objects are still written; in a data directory, [`expect_own_archive`]
 /// has already failed.
-fn tell_of_lost_identity(args: &GetOptions<'_>, archive: &Archive) {
+fn warn_of_lost_identity(args: &GetOptions<'_>, archive: &Archive) {
     if let Err(error @ (ArchiveError::Identity { .. } | ArchiveError::Missing(_))) = archive.identity() {
         let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
         args.log.warn(&format!(

@@ -151,14 +151,14 @@ impl Entry {
 pub struct Log {
     format: LogFormat,
     file: Option<PathBuf>,
-    tell: fn(&str),
+    print: fn(&str),
 }
 
 impl Log {
-    /// Creates a log. `tell` prints a line on standard error, in `format`; `file` gets a JSON line about each
+    /// Creates a log. `print` writes a line to standard error, in `format`; `file` gets a JSON line about each
     /// file.
-    pub fn new(format: LogFormat, file: Option<PathBuf>, tell: fn(&str)) -> Log {
-        Log { format, file, tell }
+    pub fn new(format: LogFormat, file: Option<PathBuf>, print: fn(&str)) -> Log {
+        Log { format, file, print }
     }
 
     /// Writes the outcomes of files. A log that cannot be written never prevents archiving.
@@ -167,7 +167,7 @@ impl Log {
         if self.format == LogFormat::Json {
             let of_interest = |entry: &&Entry| entry.message.is_some() || entry.outcome == Outcome::Failed;
             for entry in entries.iter().filter(of_interest) {
-                (self.tell)(line(entry).trim_end());
+                (self.print)(line(entry).trim_end());
             }
         }
         let Some(path) = &self.file else { return };
@@ -181,47 +181,47 @@ impl Log {
     /// Writes a warning that concerns no file.
     pub fn warn(&self, message: &str) {
         match self.format {
-            LogFormat::Text => (self.tell)(&format!("WARNING: {message}")),
-            LogFormat::Json => self.tell_json("warning", message),
+            LogFormat::Text => (self.print)(&format!("WARNING: {message}")),
+            LogFormat::Json => self.print_json("warning", message),
         }
     }
 
     /// Writes a message that concerns no file.
     pub fn note(&self, message: &str) {
         match self.format {
-            LogFormat::Text => (self.tell)(message),
-            LogFormat::Json => self.tell_json("message", message),
+            LogFormat::Text => (self.print)(message),
+            LogFormat::Json => self.print_json("message", message),
         }
     }
 
     /// Writes the warnings of a push as text; as JSON, they are in its entry.
-    pub fn tell_warnings(&self, pushed: &Pushed) {
+    pub fn print_warnings(&self, pushed: &Pushed) {
         if self.is_text() {
             for warning in &pushed.warnings {
-                (self.tell)(&format!("WARNING: {}: {warning}", pushed.file));
+                (self.print)(&format!("WARNING: {}: {warning}", pushed.file));
             }
         }
     }
 
     /// Writes an error as text, in the form of PostgreSQL's messages, because it ends up in the server's log;
     /// as JSON, it is in the entry of its file. `when` precedes it.
-    pub fn tell_error(&self, when: &str, error: &dyn Error, hint: Option<Hint>) {
+    pub fn print_error(&self, when: &str, error: &dyn Error, hint: Option<Hint>) {
         if self.is_text() {
-            (self.tell)(&format!("ERROR: {when}{}", error_text(error)));
+            (self.print)(&format!("ERROR: {when}{}", error_text(error)));
             if let Some(hint) = hint {
-                (self.tell)(&format!("HINT: {hint}"));
+                (self.print)(&format!("HINT: {hint}"));
             }
         }
     }
 
     /// Writes a line as it is.
-    pub(crate) fn tell(&self, line: &str) {
-        (self.tell)(line);
+    pub(crate) fn print(&self, line: &str) {
+        (self.print)(line);
     }
 
-    fn tell_json(&self, kind: &str, message: &str) {
+    fn print_json(&self, kind: &str, message: &str) {
         let time = jiff::Timestamp::now().to_string();
-        (self.tell)(&serde_json::json!({ "time": time, kind: message }).to_string());
+        (self.print)(&serde_json::json!({ "time": time, kind: message }).to_string());
     }
 
     /// Returns whether messages are text.

@@ -154,10 +154,10 @@ impl Service {
     /// Logs the outcome for a file, as push does.
     fn report(&self, report: &Report<'_>) {
         match report.result {
-            Ok(pushed) => self.log.tell_warnings(pushed),
+            Ok(pushed) => self.log.print_warnings(pushed),
             Err(error) => {
                 let when = if report.is_asked { "" } else { "ahead of time: " };
-                self.log.tell_error(when, error, error.hint());
+                self.log.print_error(when, error, error.hint());
             }
         }
         self.log.write(&[Entry::for_push(report.name, report.result, report.ready)]);

@@ -68,20 +68,20 @@ fn parse(text: &str, path: &Path) -> Result<RecoveryRates> {
 }
 
 /// Reads the default file, if it exists. As the user did not name it, an unreadable file causes only a note,
-/// which `tell` receives.
+/// which `print` receives.
 ///
 /// # Errors
 /// The file has something else.
-pub fn read_default(tell: impl FnOnce(&str)) -> Result<Option<RecoveryRates>> {
-    default_path().map_or(Ok(None), |path| read_optional(&path, tell))
+pub fn read_default(print: impl FnOnce(&str)) -> Result<Option<RecoveryRates>> {
+    default_path().map_or(Ok(None), |path| read_optional(&path, print))
 }
 
-fn read_optional(path: &Path, tell: impl FnOnce(&str)) -> Result<Option<RecoveryRates>> {
+fn read_optional(path: &Path, print: impl FnOnce(&str)) -> Result<Option<RecoveryRates>> {
     match read_text(path) {
         Ok(text) => parse(&text, path).map(Some),
         Err(error) => {
             if error.kind() != ErrorKind::NotFound {
-                tell(&format!(
+                print(&format!(
                     "note: cannot read the recovery rates in {}: {error}; the default rates are used",
                     path.display()
                 ));

@@ -144,7 +144,7 @@ pub fn run(args: &CompressArgs) -> Result<ExitCode> {
         ));
     }
     refuse_other_ending(args);
-    let (inputs, mut errors) = gather(&args.files, &|line| output::tell(line));
+    let (inputs, mut errors) = gather(&args.files, &|line| output::print_line(line));
     let read = Inputs::from_files(inputs.iter().map(|input| &input.path));
     if args.rm {
         inputs.iter().try_for_each(|input| output::expect_removable(&input.path, &read))?;
@@ -157,8 +157,12 @@ pub fn run(args: &CompressArgs) -> Result<ExitCode> {
             progress.advance(bytes);
         }
     };
-    let compressor =
-        Compressor { options: &options, read: &read, advance: &advance, report: &|line| output::tell(line) };
+    let compressor = Compressor {
+        options: &options,
+        read: &read,
+        advance: &advance,
+        report: &|line| output::print_line(line),
+    };
     let results: Vec<Done> = if let Some(name) = &args.pack {
         if !errors.is_empty() {
             return Err(anyhow::Error::from(errors.remove(0)).context(no_pack(args)));
@@ -249,8 +253,8 @@ fn stream(args: &CompressArgs, options: &CompressOptions) -> Result<ExitCode> {
         !io::stdout().is_terminal(),
         "compressed data is not written to a terminal; redirect standard output"
     );
-    let (read, tell) = (Inputs::default(), |line: &str| output::tell(line));
-    let compressor = Compressor { options, read: &read, advance: &|_| (), report: &tell };
+    let (read, print) = (Inputs::default(), |line: &str| output::print_line(line));
+    let compressor = Compressor { options, read: &read, advance: &|_| (), report: &print };
     compressor.stream(io::stdin().lock(), terminal::Stdout)?;
     Ok(ExitCode::SUCCESS)
 }

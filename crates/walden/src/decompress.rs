@@ -105,7 +105,7 @@ pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
     if args.files.iter().any(|path| is_stream(path)) {
         return stream(args, &options);
     }
-    let (inputs, errors) = gather_compressed(&args.files, &|line| output::tell(line));
+    let (inputs, errors) = gather_compressed(&args.files, &|line| output::print_line(line));
     let read = Inputs::from_files(inputs.iter().map(|input| &input.path));
     let total = inputs.iter().filter_map(|input| input.path.metadata().ok()).map(|found| found.len()).sum();
     let progress = Mutex::new(Progress::bytes("decompressing", total));
@@ -138,7 +138,7 @@ pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
         match result {
             Ok(lines) if lines.is_empty() => {}
             Ok(lines) => {
-                lines.iter().for_each(|line| output::tell(line));
+                lines.iter().for_each(|line| output::print_line(line));
                 if !failed {
                     code = ExitCode::from(FOUND);
                 }
@@ -179,7 +179,7 @@ fn stream(args: &DecompressArgs, options: &DecompressOptions) -> Result<ExitCode
 pub fn report(path: &Path, error: FileError) -> anyhow::Error {
     if let FileError::Container(fault) = &error {
         let named = if is_stream(path) { Path::new("standard input") } else { path };
-        output::tell(&format!("error: {}: {}", named.display(), error_text(fault)));
+        output::print_line(&format!("error: {}: {}", named.display(), error_text(fault)));
         let hint = hint_of(path, fault);
         let error = error.into();
         if let Some(hint) = hint.or_else(|| output::hint_of(&error)) {

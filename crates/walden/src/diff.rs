@@ -239,7 +239,7 @@ fn explain(args: &DiffArgs, wanted: Wanted<'_>, all_names: &mut Vec<Names>) -> R
     let Wanted { name, source, from, to } = wanted;
     let range = SourceRange { timeline: args.timeline, from, to };
     let inventory = sources::open(std::slice::from_ref(source), &range)?;
-    sources::tell_about(&inventory);
+    sources::note_omitted(&inventory);
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     let has_view = args.by.iter().any(|view| view.has(Dimension::Pattern));
     let group = args.group.iter().filter(|_| !has_view).map(|_| ViewSpec::by(Dimension::Pattern));

@@ -170,7 +170,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     }
     let sources: Vec<PathBuf> = args.sources.iter().chain(&args.path).cloned().collect();
     if sources.is_empty() && args.save_names.is_none() {
-        output::tell(servers::without_source("explain").trim_end());
+        output::print_line(servers::without_source("explain").trim_end());
         return Ok(ExitCode::from(USAGE));
     }
     let (sources, servers) = servers::local_sources(sources)?;
@@ -182,7 +182,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let inventory = sources::open(&sources, &source_range(args))?;
-    sources::tell_about(&inventory);
+    sources::note_omitted(&inventory);
     names::check_cluster(&names, &inventory)?;
     let writers = load_log(args, &names)?;
     let explanation = explain(args, &inventory, writers.clone());

@@ -242,7 +242,7 @@ fn warn_of_passwords() {
     let words: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     if let Some(option) = option_with_password(&words) {
-        output::tell(&format!(
+        output::print_line(&format!(
             "warning: {option} has a password, which other users of this machine can see (ps): put it into a password file (PGPASSFILE, \
              ~/.pgpass) or a service file (PGSERVICEFILE, ~/.pg_service.conf with mode 0600)"
         ));

@@ -129,24 +129,24 @@ pub fn chain_text(error: &anyhow::Error) -> String {
 
 /// Prints an error and a hint.
 pub fn report(error: &anyhow::Error) {
-    tell(&format!("error: {}", chain_text(error)));
+    print_line(&format!("error: {}", chain_text(error)));
     if let Some(hint) = hint_of(error) {
-        tell(&format!("hint: {hint}"));
+        print_line(&format!("hint: {hint}"));
     }
 }
 
 /// Prints an error of a library and its hint.
 pub fn report_diagnostic(error: &dyn Diagnostic) {
-    tell(&format!("error: {error}"));
+    print_line(&format!("error: {error}"));
     if let Some(hint) = error.diagnose().hint {
-        tell(&format!("hint: {hint}"));
+        print_line(&format!("hint: {hint}"));
     }
 }
 
 /// Prints a line on standard error, with control characters escaped: it may contain names from files.
 ///
 /// If standard error cannot be written, as on a full disk, only the exit status remains.
-pub fn tell(line: &str) {
+pub fn print_line(line: &str) {
     let _ = writeln!(io::stderr(), "{}", harmless(line));
 }
 

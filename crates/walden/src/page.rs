@@ -131,7 +131,7 @@ pub fn run(args: &PageArgs) -> Result<ExitCode> {
     let latest = moments.iter().max().filter(|&&latest| latest != END);
     let to = latest.map(|&latest| Bound::Lsn(latest));
     let inventory = sources::open(&args.sources, &SourceRange { timeline: args.timeline, from: None, to })?;
-    sources::tell_about_with_base(&inventory, args.base.as_deref());
+    sources::note_omitted_after_base(&inventory, args.base.as_deref());
     names::check_cluster(&names, &inventory)?;
     if let Err(error) = sources::expect_one_cluster(&inventory) {
         return Ok(fail(USAGE, &error.to_string()));
@@ -180,7 +180,7 @@ fn fail(code: u8, problem: &str) -> ExitCode {
 }
 
 /// Prints why a page is not known.
-fn tell(reason: &Reason) {
+fn print_reason(reason: &Reason) {
     eprintln!("error: {}", reason.text);
     if let Some(hint) = reason.hint {
         eprintln!("hint: {hint}");
@@ -190,7 +190,7 @@ fn tell(reason: &Reason) {
 /// Prints the records that touched the block. Returns false without such records.
 fn print_history(args: &PageArgs, history: &BlockHistory) -> Result<bool> {
     if history.records().is_empty() {
-        tell(&history.absent());
+        print_reason(&history.absent());
         return Ok(false);
     }
     match args.format {
@@ -215,7 +215,7 @@ fn print_page(args: &PageArgs, history: &BlockHistory) -> Result<bool> {
     let page = match history.page(snapshot) {
         Ok(page) => page,
         Err(reason) => {
-            tell(&reason);
+            print_reason(&reason);
             if args.format == Format::Json {
                 let mut document = history.document();
                 document["moment"] = history.moment(snapshot);
@@ -250,7 +250,7 @@ fn print_changes(args: &PageArgs, history: &BlockHistory) -> Result<bool> {
     let changes = match history.changes(first, second) {
         Ok(changes) => changes,
         Err(reason) => {
-            tell(&reason);
+            print_reason(&reason);
             return Ok(false);
         }
     };

@@ -54,7 +54,7 @@ pub fn run(args: &RetentionArgs) -> Result<ExitCode> {
     let subject = Subject::new(args.source.clone(), args.dsn.clone())
         .max_decoded_bytes(args.decode_limit.saturating_mul(1 << 20))
         .threads(terminal::cores());
-    let retention = collect(&subject, &mut |line| output::tell(line))?;
+    let retention = collect(&subject, &mut |line| output::print_line(line))?;
     terminal::show(args.format, || &retention, || text(&retention, terminal::look()))?;
     let is_alarming = retention.is_growing || retention.disk_is_full;
     Ok(if is_alarming { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })

@@ -190,7 +190,7 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
         sources::expect_one_history_in(&args.sources, args.base.as_deref())?;
     }
     let mut inventory = sources::open_with_past(&args.sources, &args.log.range())?;
-    sources::tell_about_with_base(&inventory, args.base.as_deref());
+    sources::note_omitted_after_base(&inventory, args.base.as_deref());
     names::check_cluster(&names, &inventory)?;
     let has_unreadable = sources::report_unreadable(&inventory);
     let threads = args.log.threads();

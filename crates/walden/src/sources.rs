@@ -244,14 +244,14 @@ fn open_archive(place: &Path) -> Result<(String, Archive)> {
     Ok((place, archive))
 }
 
-/// Prints a line for each file that is not explained.
-pub fn tell_about(inventory: &Inventory) {
-    tell_about_from(inventory, Lsn(0));
+/// Prints a line for each gap and each file whose WAL is not read.
+pub fn note_omitted(inventory: &Inventory) {
+    note_omitted_from(inventory, Lsn(0));
 }
 
 /// Prints the same for WAL that is read on a base backup, if any: no gap before its start matters.
-pub fn tell_about_with_base(inventory: &Inventory, base: Option<&Path>) {
-    tell_about_from(inventory, base.and_then(start_of_base).unwrap_or_default());
+pub fn note_omitted_after_base(inventory: &Inventory, base: Option<&Path>) {
+    note_omitted_from(inventory, base.and_then(start_of_base).unwrap_or_default());
 }
 
 /// Returns where replay on a base backup starts. `None` if it cannot be read, which is reported where it is.
@@ -260,7 +260,7 @@ pub fn start_of_base(base: &Path) -> Option<Lsn> {
 }
 
 /// Prints the same for WAL that is read from a position on.
-pub fn tell_about_from(inventory: &Inventory, from: Lsn) {
+pub fn note_omitted_from(inventory: &Inventory, from: Lsn) {
     // An error names each file that cannot be read.
     let unreadable: Vec<SegmentName> = inventory.unreadable.iter().filter_map(segment_name).collect();
     let is_unreadable = |gap: &Gap| {
@@ -275,7 +275,7 @@ pub fn tell_about_from(inventory: &Inventory, from: Lsn) {
     for segment in inventory.restarts().filter(|segment| segment.start >= from) {
         eprintln!("warning: {}", segment.restart_text());
     }
-    tell_about_duplicates(&inventory.duplicates);
+    note_duplicates(&inventory.duplicates);
     for file in inventory.longer() {
         let (path, expected, found) = (file.path.display(), file.segment_size.bytes(), file.size_on_disk);
         eprintln!(
@@ -301,7 +301,7 @@ fn segment_name(file: &Unreadable) -> Option<SegmentName> {
 
 /// Prints notes on duplicate segments. An archive that is read together with the `pg_wal` of its server has
 /// hundreds of them, so more than a few are one line.
-fn tell_about_duplicates(duplicates: &[Duplicate]) {
+fn note_duplicates(duplicates: &[Duplicate]) {
     const MAX_LINES: usize = 3;
     let paths =
         |one: &Duplicate| (one.dropped.path.display().to_string(), one.kept.path.display().to_string());

@@ -33,7 +33,7 @@ impl LogArgs {
             true => sources::open_with_past(paths, &range)?,
             false => sources::open(paths, &range)?,
         };
-        sources::tell_about_with_base(&inventory, base);
+        sources::note_omitted_after_base(&inventory, base);
         sources::expect_one_cluster(&inventory)?;
         let mut names = names::load(&self.read.names)?;
         names::check_cluster(&names, &inventory)?;

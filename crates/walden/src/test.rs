@@ -60,7 +60,7 @@ pub struct TestArgs {
 /// Runs the command.
 pub fn run(args: &TestArgs) -> Result<ExitCode> {
     let started = Instant::now();
-    let (inputs, errors) = gather_compressed(&args.files, &|line| output::tell(line));
+    let (inputs, errors) = gather_compressed(&args.files, &|line| output::print_line(line));
     let total = inputs.iter().filter_map(|input| input.path.metadata().ok()).map(|found| found.len()).sum();
     let progress = Mutex::new(Progress::bytes("testing", total));
     let advance = |bytes| {
@@ -82,7 +82,7 @@ pub fn run(args: &TestArgs) -> Result<ExitCode> {
         match result {
             Ok(of_file) => {
                 let (lines, hint) = of_file.problems(&input.path);
-                lines.iter().for_each(|line| output::tell(line));
+                lines.iter().for_each(|line| output::print_line(line));
                 if let Some(hint) = hint {
                     eprintln!("hint: {hint}");
                 }

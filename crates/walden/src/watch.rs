@@ -194,12 +194,12 @@ fn start(args: &WatchArgs) -> Result<Session> {
         Ok(names) => names,
         // A replication role may lack permission to connect to a database.
         Err(error) if args.names.is_empty() => {
-            output::tell(&format!("warning: no names: {}", output::chain_text(&error)));
+            output::print_line(&format!("warning: no names: {}", output::chain_text(&error)));
             Names::default()
         }
         // The WAL can be read although the server does not run at the moment.
         Err(error) if !is_connection(&args.source) && is_unreachable(&error) => {
-            output::tell(&format!("warning: no names: {}; trying again", output::chain_text(&error)));
+            output::print_line(&format!("warning: no names: {}; trying again", output::chain_text(&error)));
             are_missing = true;
             Names::default()
         }
@@ -242,7 +242,7 @@ fn print_intervals(args: &WatchArgs, session: &mut Session) -> Result<()> {
         let mut goes_on = true;
         while goes_on && began.elapsed() < interval {
             goes_on = session.follow();
-            session.news().iter().for_each(|line| output::tell(line));
+            session.news().iter().for_each(|line| output::print_line(line));
         }
         let window = session.watch_mut().take_interval();
         print(args, session, &window)?;
@@ -280,7 +280,7 @@ fn save(args: &WatchArgs, session: &Session, path: &Path, overwrite: Overwrite) 
 /// Serves metrics until stopped.
 fn listen(args: &WatchArgs, mut session: Session, address: SocketAddr) -> Result<ExitCode> {
     let listener = TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
-    output::tell(&format!("serving http://{}/metrics", listener.local_addr()?));
+    output::print_line(&format!("serving http://{}/metrics", listener.local_addr()?));
     let page = Arc::new(Mutex::new(metrics::render(session.watch())));
     let served = page.clone();
     // This thread ends with the process, without losing anything.
@@ -288,7 +288,7 @@ fn listen(args: &WatchArgs, mut session: Session, address: SocketAddr) -> Result
     let mut goes_on = true;
     while goes_on {
         goes_on = session.follow();
-        session.news().iter().for_each(|line| output::tell(line));
+        session.news().iter().for_each(|line| output::print_line(line));
         *lock(&page) = metrics::render(session.watch());
     }
     end(args, &session)?;

@@ -215,7 +215,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     let recovery = recovery(args)?;
     let inventory =
         sources::open(&args.sources, &SourceRange { timeline: args.timeline, from: None, to: args.to })?;
-    sources::tell_about_with_base(&inventory, args.base.as_deref());
+    sources::note_omitted_after_base(&inventory, args.base.as_deref());
     sources::expect_one_cluster(&inventory)?;
     let base = args.base.as_deref().map(|path| open_base(path, &inventory.runs)).transpose()?;
     let run = match &base {
@@ -421,7 +421,7 @@ fn recovery(args: &WhatifArgs) -> Result<Recovery> {
     }
     let rates = match &args.recovery_rates {
         Some(path) => Some(recovery_file::read(path)?),
-        None => recovery_file::read_default(output::tell)?,
+        None => recovery_file::read_default(output::print_line)?,
     };
     Ok(rates.map_or(Recovery::Default, |rates| Recovery::Measured(Box::new(rates))))
 }

@@ -163,7 +163,7 @@ fn judge_run(run: &SuiteRun, options: &SuiteOptions, progress: &Progress) -> Res
     let clock = Instant::now();
     let pack = options.output.join("regress.wpk");
     let packing_options = CompressOptions::default().level(Some(3)).replaces(true);
-    let packed_bytes = pack_folder(&run.wal, &pack, &packing_options, &|line| output::tell(line))?;
+    let packed_bytes = pack_folder(&run.wal, &pack, &packing_options, &|line| output::print_line(line))?;
     let packing = clock.elapsed().as_secs_f64();
     let wal_bytes = fs::read_dir(&run.wal)
         .and_then(|entries| entries.map(|entry| Ok(entry?.metadata()?.len())).sum::<std::io::Result<u64>>())

@@ -91,7 +91,7 @@ pub enum CollectError {
 
 type Result<T> = std::result::Result<T, CollectError>;
 
-/// Determines the holders of a server's `pg_wal`. `tell` receives warnings and notes, a line each.
+/// Determines the holders of a server's `pg_wal`. `print` receives each warning and note as a line.
 ///
 /// If the server is down, or refuses connections because a full disk prevents the end of its recovery, its
 /// files still contain most of the answer, so this only warns. An invalid connection string is always an
@@ -99,10 +99,10 @@ type Result<T> = std::result::Result<T, CollectError>;
 ///
 /// # Errors
 /// The files cannot be read, or, without files, the server does not answer.
-pub fn collect(subject: &Subject, tell: &mut dyn FnMut(&str)) -> Result<Retention> {
+pub fn collect(subject: &Subject, print: &mut dyn FnMut(&str)) -> Result<Retention> {
     let folders = subject.source.as_deref().map(Folders::find);
     let mut client = match &subject.dsn {
-        Some(dsn) => connect(dsn, folders.is_some(), tell)?,
+        Some(dsn) => connect(dsn, folders.is_some(), print)?,
         None => None,
     };
     let mut situation = match (&folders, &mut client) {
@@ -116,11 +116,11 @@ pub fn collect(subject: &Subject, tell: &mut dyn FnMut(&str)) -> Result<Retentio
         if folders.is_none() {
             return Err(error.into());
         }
-        go_on_from_files(&error, tell);
+        continue_from_files(&error, print);
         client = None;
     }
     if let Some(note) = folders.as_ref().filter(|_| client.is_none()).and_then(Folders::settings_note) {
-        tell(&format!("note: {note}; --dsn has the server's settings"));
+        print(&format!("note: {note}; --dsn has the server's settings"));
     }
     let listing = match (&folders, &mut client) {
         (Some(folders), _) => Listing::read_folder(&folders.wal)
@@ -131,26 +131,26 @@ pub fn collect(subject: &Subject, tell: &mut dyn FnMut(&str)) -> Result<Retentio
     let mut retention = Retention::new(&listing, &situation);
     if let Some(folders) = &folders {
         let dsn = subject.dsn.as_deref().filter(|_| client.is_some());
-        retention.backlogs = backlogs(dsn, subject, folders, &situation, tell)?;
+        retention.backlogs = backlogs(dsn, subject, folders, &situation, print)?;
     }
     Ok(retention)
 }
 
 /// Connects to the server, if it accepts connections.
-fn connect(dsn: &str, has_files: bool, tell: &mut dyn FnMut(&str)) -> Result<Option<Client>> {
+fn connect(dsn: &str, has_files: bool, print: &mut dyn FnMut(&str)) -> Result<Option<Client>> {
     let parameters = connection::Parameters::parse(dsn)?;
     match parameters.connect_anywhere() {
         Ok(client) => Ok(Some(client)),
         Err(error @ (ConnectionError::Silent { .. } | ConnectionError::Server { .. })) if has_files => {
-            go_on_from_files(&error, tell);
+            continue_from_files(&error, print);
             Ok(None)
         }
         Err(error) => Err(error.into()),
     }
 }
 
-fn go_on_from_files(error: &dyn std::error::Error, tell: &mut dyn FnMut(&str)) {
-    tell(&format!("warning: {}; this is from the files alone", walden_source::error_text(error)));
+fn continue_from_files(error: &dyn std::error::Error, print: &mut dyn FnMut(&str)) {
+    print(&format!("warning: {}; this is from the files alone", walden_source::error_text(error)));
 }
 
 /// Adds the server's own information.
@@ -222,7 +222,7 @@ fn backlogs(
     subject: &Subject,
     folders: &Folders,
     situation: &Situation,
-    tell: &mut dyn FnMut(&str),
+    print: &mut dyn FnMut(&str),
 ) -> Result<Vec<Backlog>> {
     let mut backlogs = Vec::new();
     let logical = situation.server.slots.iter().filter(|slot| slot.is_logical);
@@ -236,7 +236,7 @@ fn backlogs(
         let length = situation.end.0.saturating_sub(restart.0);
         if length > subject.max_decoded_bytes {
             let length = bytes(length);
-            tell(&format!(
+            print(&format!(
                 "note: the backlog of slot {} ({length}) is not decoded; --decode-limit is lower",
                 slot.name
             ));

@@ -128,9 +128,9 @@ pub fn run(args: &DrillArgs) -> Result<ExitCode> {
         None => BackupStart::read(&base).ok(),
     };
     if let Some(error) = find_unreachable(&archive, args, start) {
-        output::tell(&format!("error: {error}"));
+        output::print_line(&format!("error: {error}"));
         let hints = [error.hint(), other_timeline_hint(&archive, args.timeline).map(Hint::from)];
-        hints.into_iter().flatten().for_each(|hint| output::tell(&format!("hint: {hint}")));
+        hints.into_iter().flatten().for_each(|hint| output::print_line(&format!("hint: {hint}")));
         return Ok(ExitCode::from(FOUND));
     }
     let target = match (&args.until, &args.restore_point) {
@@ -164,7 +164,7 @@ pub fn run(args: &DrillArgs) -> Result<ExitCode> {
             let hint = timeline_hint(&archive, &options, &error);
             output::report(&error.into());
             if let Some(hint) = hint {
-                output::tell(&format!("hint: {hint}"));
+                output::print_line(&format!("hint: {hint}"));
             }
             return Ok(ExitCode::from(if is_recovery_failure { FOUND } else { crate::DAMAGED }));
         }
@@ -204,7 +204,7 @@ fn find_unreachable(
     let recovery = recovery_to(archive, RecoveryStart::from(&start), args.timeline, moment.micros());
     let error = match recovery {
         Ok(recovery) => {
-            recovery.early_drops.iter().for_each(|drop| output::tell(&format!("warning: {drop}")));
+            recovery.early_drops.iter().for_each(|drop| output::print_line(&format!("warning: {drop}")));
             return None;
         }
         Err(error) => error,

@@ -158,7 +158,7 @@ fn export_until(archive: &Archive, args: &ExportArgs, moment: &Moment, threads: 
 fn expect_undamaged(exported: &Exported) -> Result<()> {
     let Some((last, others)) = exported.damaged.split_last() else { return Ok(()) };
     for finding in others {
-        output::tell(&format!("error: {}", finding.problem));
+        output::print_line(&format!("error: {}", finding.problem));
     }
     Err(output::with_hint(last.problem.clone(), DAMAGE_HINT))
 }

@@ -55,7 +55,7 @@ pub fn run(args: &ExporterArgs) -> Result<ExitCode> {
     let exporter = Exporter::new(place, queue, args.receiving.options(), args.log.as_deref(), refresh)?;
     let listener =
         TcpListener::bind(args.listen).with_context(|| format!("cannot listen on {}", args.listen))?;
-    output::tell(&format!("serving http://{}/metrics", listener.local_addr()?));
+    output::print_line(&format!("serving http://{}/metrics", listener.local_addr()?));
     exporter.serve(&listener);
     Ok(ExitCode::SUCCESS)
 }

@@ -143,7 +143,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     ))?;
     let stored = place.repo.is_none().then_some(&section.store);
     if let Some(note) = environment_note(archive.store().location(), stored, &config) {
-        output::tell(&note);
+        output::print_line(&note);
     }
     if let Some(dsn) = &args.dsn {
         let server = check::describe_server(dsn, &archive, &section, &commands);

@@ -78,9 +78,9 @@ pub fn run(args: &ListArgs) -> Result<ExitCode> {
         || shown.cost.as_ref().map_or(String::new(), |cost| format!("\n{}", text::cost::text(cost)));
     terminal::show(args.format, || &shown, || text::listing::table(&listing) + &cost_text())?;
     if listing.are_keys_missing {
-        output::tell(&format!("PROBLEM: {KEYS_MISSING}"));
+        output::print_line(&format!("PROBLEM: {KEYS_MISSING}"));
         if let Some(hint) = StoreError::new("read", "", "", Cause::KeysMissing).hint() {
-            output::tell(&format!("HINT: {hint}"));
+            output::print_line(&format!("HINT: {hint}"));
         }
     }
     let is_whole = !has_gaps && listing.missing_histories.is_empty() && listing.unreadable.is_empty();

@@ -37,6 +37,6 @@ impl LogOptions {
             LogFormatName::Json => LogFormat::Json,
         });
         let file = self.log.clone().or_else(|| section.log.clone());
-        Log::new(named.or(section.log_format).unwrap_or_default(), file, output::tell)
+        Log::new(named.or(section.log_format).unwrap_or_default(), file, output::print_line)
     }
 }

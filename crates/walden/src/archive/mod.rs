@@ -119,7 +119,7 @@ pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
         ArchiveCommand::Export(_) => ExitCode::from(FOUND),
         _ => return result,
     };
-    output::tell(&error.to_string());
+    output::print_line(&error.to_string());
     Ok(status)
 }
 

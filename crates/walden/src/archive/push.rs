@@ -129,10 +129,10 @@ pub fn run(args: &PushArgs) -> Result<ExitCode> {
     behind::after_push(&args.place, &args.path, &batch, count);
     for other in &batch.others {
         match other {
-            Ok(pushed) => log.tell_warnings(pushed),
+            Ok(pushed) => log.print_warnings(pushed),
             // PostgreSQL requests this file soon. Until then the failure does not matter to it, but the
             // administrator should know.
-            Err(error) => log.tell_error("ahead of time: ", error, error.hint()),
+            Err(error) => log.print_error("ahead of time: ", error, error.hint()),
         }
     }
     let backlog = section.backlog();
@@ -143,8 +143,8 @@ pub fn run(args: &PushArgs) -> Result<ExitCode> {
         ));
     }
     match &batch.asked {
-        Ok(pushed) => log.tell_warnings(pushed),
-        Err(error) => log.tell_error("", error, error.hint()),
+        Ok(pushed) => log.print_warnings(pushed),
+        Err(error) => log.print_error("", error, error.hint()),
     }
     let all = std::iter::once(&batch.asked).chain(&batch.others);
     let entry = |result: &Result<Pushed, PushError>| {
@@ -157,8 +157,8 @@ pub fn run(args: &PushArgs) -> Result<ExitCode> {
 
 /// Prints an error in the form of PostgreSQL's messages, because it ends up in the server's log.
 pub fn complain(when: &str, error: &dyn std::error::Error, hint: Option<Hint>) {
-    output::tell(&format!("ERROR: {when}{}", walden_source::error_text(error)));
+    output::print_line(&format!("ERROR: {when}{}", walden_source::error_text(error)));
     if let Some(hint) = hint {
-        output::tell(&format!("HINT: {hint}"));
+        output::print_line(&format!("HINT: {hint}"));
     }
 }

@@ -111,7 +111,7 @@ fn replace_damaged(args: &RepairArgs, archive: &Archive, section: &ArchiveSectio
         replaced.failed.iter().chain(&backups.failed).any(|failed| failed.object == found.object)
     });
     if let Err(error) = verify::record(archive, &verified, false) {
-        output::tell(&format!(
+        output::print_line(&format!(
             "WARNING: cannot note in the archive that it was repaired: {}",
             error_text(&error)
         ));

@@ -67,7 +67,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode> {
     walden_archive::clean_up_on_signals();
     signals::before_exit(Stage::Programs, wait_until_stopped).context("cannot install the signal handler")?;
     let socket = Socket::listen(&args.socket)?;
-    output::tell(&service.text());
+    output::print_line(&service.text());
     systemd::notify("READY=1");
     let watchdog = systemd::watchdog_interval();
     let mut petted = Instant::now();

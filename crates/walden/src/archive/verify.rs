@@ -91,7 +91,7 @@ pub fn run(args: &VerifyArgs) -> Result<ExitCode> {
     }
     // A user with read-only access can verify too.
     if let Err(error) = verify::record(&archive, &verified, args.fast) {
-        crate::output::tell(&format!(
+        crate::output::print_line(&format!(
             "WARNING: cannot note in the archive that it was verified: {}",
             walden_source::error_text(&error)
         ));

@@ -54,7 +54,7 @@ pub(super) fn compress_segments(folder: &Path, pack: &Path, progress: &Progress)
 
     progress.phase("walden compress --pack, and its verification");
     let started = Instant::now();
-    let bytes = pack_folder(folder, pack, &CompressOptions::default(), &|line| output::tell(line))?;
+    let bytes = pack_folder(folder, pack, &CompressOptions::default(), &|line| output::print_line(line))?;
     let seconds = Some(started.elapsed().as_secs_f64());
     let ours = Compressed { name: "walden compress --pack".into(), bytes, seconds };
     Ok(vec![as_is, xz, ours])

@@ -179,7 +179,7 @@ pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
                 lines.push(server.prefix() + &receiving::line(status));
             }
             if is_asked {
-                lines.iter().for_each(|line| output::tell(line));
+                lines.iter().for_each(|line| output::print_line(line));
             }
             let ready = if is_ready { "READY=1\n" } else { "" };
             let is_hung = with_receivers()
@@ -328,7 +328,7 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> u8 {
                 server.log.warn(&format!("{prefix}{name}: {warning}"));
             }
             if let Err(error) = result {
-                server.log.tell_error(&prefix, error, error.hint());
+                server.log.print_error(&prefix, error, error.hint());
             }
             server.log.write(&[Entry::for_push(name, result.as_ref(), waiting)]);
         }

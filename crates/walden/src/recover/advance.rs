@@ -39,7 +39,7 @@ pub(super) fn advance_to(
         // There is nothing to continue.
         if let Some(removed) = walden_recover::remove_leftover(&folder)? {
             let removed = harmless(&removed.display().to_string()).into_owned();
-            crate::output::tell(&format!("note: removed {removed}, which an interrupted run left"));
+            crate::output::print_line(&format!("note: removed {removed}, which an interrupted run left"));
         }
     }
     if plan.checkpoint.is_some() && !recover.dry_run {

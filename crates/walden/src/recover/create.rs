@@ -144,26 +144,26 @@ pub fn create(args: &CreateArgs) -> Result<ExitCode> {
     drop(waiting);
     let created = created?;
     for warning in &created.warnings {
-        output::tell(&format!("the server: {}", harmless(warning)));
+        output::print_line(&format!("the server: {}", harmless(warning)));
     }
     if let Some(note) = &created.note {
-        output::tell(&format!(
+        output::print_line(&format!(
             "note: the backup was received over one replication connection, without several jobs: {}",
             harmless(note)
         ));
     }
     if created.is_without_list {
-        output::tell(
+        output::print_line(
             "note: without a private key, only pieces in the folders of existing backups were found; --identity names one",
         );
     }
     terminal::show(args.format, || &created, || text(&created))?;
     let Some(missing) = &created.missing_segment else { return Ok(ExitCode::SUCCESS) };
-    output::tell(&format!(
+    output::print_line(&format!(
         "error: the backup is stored, but cannot be restored yet: expected its WAL up to {} in the archive, found no {missing}",
         created.end_lsn
     ));
-    output::tell(
+    output::print_line(
         "hint: the server archives it later: walden archive check --dsn DSN shows whether it does, and walden archive list whether the backup has \
          its WAL. On a standby, a segment is archived when it is full or the primary switches (SELECT pg_switch_wal()); --wait-for-wal waits longer",
     );

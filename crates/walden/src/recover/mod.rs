@@ -121,7 +121,7 @@ impl RecoverArgs {
         bar.finish();
         let base = base?;
         for link in base.links_left_out() {
-            output::tell(&format!("note: without the link {link}, which leads to the server's log"));
+            output::print_line(&format!("note: without the link {link}, which leads to the server's log"));
         }
         self.verified(base)
     }
@@ -292,7 +292,7 @@ fn find_run(args: &RecoverArgs, base: &BaseBackup) -> Result<ChosenRun> {
                 ));
             }
             let inventory = sources::open(std::slice::from_ref(folder), &SourceRange::all(args.timeline))?;
-            sources::tell_about_from(&inventory, base.start());
+            sources::note_omitted_from(&inventory, base.start());
             inventory.runs
         }
         None => runs_of_archive(&args.place.open()?.0, args, base)?,
@@ -357,16 +357,16 @@ fn report_incomplete() {
     // PostgreSQL can start from it before and after the restore.
     if let Some(data) = RESTORED_OVER.get().filter(|data| !data.join(ControlFile::PATH).exists()) {
         let data = harmless(&data.display().to_string()).into_owned();
-        output::tell(&format!("note: the restore over {data} is not complete"));
-        output::tell("hint: run the same command again: PostgreSQL does not start from it before");
+        output::print_line(&format!("note: the restore over {data} is not complete"));
+        output::print_line("hint: run the same command again: PostgreSQL does not start from it before");
     }
 }
 
 fn report_partial() {
     if let Some(partial) = INTERRUPTED.get().filter(|partial| partial.exists()) {
         let partial = harmless(&partial.display().to_string()).into_owned();
-        output::tell(&format!("note: the restore was interrupted; its files remain in {partial}"));
-        output::tell("hint: run the same command again, which replaces this folder, or remove it");
+        output::print_line(&format!("note: the restore was interrupted; its files remain in {partial}"));
+        output::print_line("hint: run the same command again, which replaces this folder, or remove it");
     }
 }
 
@@ -433,8 +433,8 @@ fn plan_text(Prepared { plan, duration, .. }: &Prepared) -> String {
 /// Warns of damage that ends the WAL.
 fn warn_of_damage(plan: &Plan) {
     if let Some(damage) = &plan.damage {
-        output::tell(&format!("warning: {damage}"));
-        output::tell(&format!("hint: {}", damage.hint().unwrap_or_default()));
+        output::print_line(&format!("warning: {damage}"));
+        output::print_line(&format!("hint: {}", damage.hint().unwrap_or_default()));
     }
 }
 
@@ -442,20 +442,22 @@ fn warn_of_damage(plan: &Plan) {
 /// their drop.
 fn warn_of_drops<'a>(drops: impl IntoIterator<Item = &'a EarlyDrop>) {
     for drop in drops {
-        output::tell(&format!("warning: {drop}"));
+        output::print_line(&format!("warning: {drop}"));
         let previous = drop.previous;
         let repair = drop.database.map_or_else(String::new, |oid| {
             format!("; then UPDATE pg_database SET datconnlimit = -1 WHERE oid = {oid}, as the drop has marked it as invalid")
         });
-        output::tell(&format!("hint: to keep them, stop at the record before it: --to {previous}{repair}"));
+        output::print_line(&format!(
+            "hint: to keep them, stop at the record before it: --to {previous}{repair}"
+        ));
     }
 }
 
 /// Warns of an incomplete segment after the WAL.
 fn warn_of_partial(UnreadPartial { file, end }: &UnreadPartial) {
-    output::tell(&format!("warning: recovery does not read {file}, which follows and reaches {end}"));
+    output::print_line(&format!("warning: recovery does not read {file}, which follows and reaches {end}"));
     let segment = file.trim_end_matches(".partial");
-    output::tell(&format!(
+    output::print_line(&format!(
         "hint: to recover to its end, copy it (walden archive get fetches it) into pg_wal of the new data directory as {segment} before \
          PostgreSQL starts"
     ));

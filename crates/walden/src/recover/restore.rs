@@ -329,11 +329,11 @@ fn warn_of_directory(directory: &str, output: &Path) {
         return;
     }
     let (directory, data) = (harmless(directory), data.display().to_string());
-    output::tell(&format!(
+    output::print_line(&format!(
         "warning: postgresql.conf of the backup sets data_directory = '{directory}', which PostgreSQL would use instead of {}",
         harmless(&data)
     ));
-    output::tell(
+    output::print_line(
         "hint: remove data_directory from postgresql.conf of the new data directory before you start PostgreSQL",
     );
 }

@@ -125,7 +125,7 @@ impl Schedule<'_> {
                 // The new folders of tablespaces depend on the plan's checkpoint.
                 return Ok((path, self.recover.prepare_with(base, chosen, Vec::new())?));
             }
-            output::tell(&format!(
+            output::print_line(&format!(
                 "note: timeline {} does not lead through {}; walden advances an earlier backup",
                 run.timeline,
                 path.display()

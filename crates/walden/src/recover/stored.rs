@@ -66,7 +66,7 @@ impl RecoverArgs {
                 Tried::Prepared(prepared) => return Ok(*prepared),
                 Tried::Unsuitable(why) => why,
             };
-            output::tell(&format!("note: {} is not used: {why}", backup.name));
+            output::print_line(&format!("note: {} is not used: {why}", backup.name));
         }
         let location = archive.store().location();
         let text = format!(

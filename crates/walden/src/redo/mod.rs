@@ -77,7 +77,7 @@ impl Inputs {
     /// Opens the sources. The inventory keeps the unreadable files.
     fn open(&self) -> Result<(Inventory, Material)> {
         let mut inventory = sources::open(&self.sources, &SourceRange::all(self.timeline))?;
-        sources::tell_about_with_base(&inventory, self.base.as_deref());
+        sources::note_omitted_after_base(&inventory, self.base.as_deref());
         let memory_bytes = self.memory.unwrap_or_else(memory::quarter_of_machine);
         let threads = self.threads.map_or_else(terminal::cores, usize::from);
         let runs = std::mem::take(&mut inventory.runs);

@@ -151,13 +151,13 @@ fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is_missing() => {
             if log.is_text() {
-                crate::output::tell(&error.to_string());
-                hint.iter().for_each(|hint| crate::output::tell(&format!("HINT: {hint}")));
+                crate::output::print_line(&error.to_string());
+                hint.iter().for_each(|hint| crate::output::print_line(&format!("HINT: {hint}")));
             }
             ExitCode::from(NOT_THERE)
         }
         Err(error) => {
-            log.tell_error("", &error, error.hint());
+            log.print_error("", &error, error.hint());
             ExitCode::from(TROUBLE)
         }
     }

@@ -70,7 +70,7 @@ fn fetch_ahead(args: &PrefetchArgs) -> Result<()> {
 
 fn log_prefetch_failure(log: &Log, error: &anyhow::Error, began: Instant) {
     let diagnosis = crate::output::diagnose(error);
-    log.tell_error("", error.as_ref(), diagnosis.hint.clone());
+    log.print_error("", error.as_ref(), diagnosis.hint.clone());
     let took = began.elapsed();
     log.write(&[Entry::for_failure("prefetch", "segments ahead", error.as_ref(), diagnosis, took)]);
 }

@@ -12,7 +12,7 @@ use crate::archive::export::{self, ExportArgs, START_NEEDED};
 pub fn get_until(args: &GetArgs, moment: &Moment, output: &Path) -> ExitCode {
     if args.base.is_none() && args.from.is_none() {
         // Wrong usage has the exit status of get, not that of export.
-        crate::output::tell(&format!("error: {START_NEEDED}"));
+        crate::output::print_line(&format!("error: {START_NEEDED}"));
         return ExitCode::from(TROUBLE);
     }
     let request = ExportArgs {
