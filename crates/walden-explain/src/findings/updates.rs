@@ -532,7 +532,7 @@ pub(super) fn old_transaction(facts: &Facts<'_>) -> Vec<Candidate> {
                     old.xid, old.younger
                 ),
                 format!("transaction {}", old.xid),
-                format!("end it (pg_terminate_backend, or ROLLBACK PREPARED): {HOLDERS}; {TIMEOUTS}"),
+                format!("{HOLDERS}: end it (pg_terminate_backend, or ROLLBACK PREPARED); {TIMEOUTS}"),
             )
         }
         None => (
@@ -542,8 +542,8 @@ pub(super) fn old_transaction(facts: &Facts<'_>) -> Vec<Candidate> {
             ),
             "an old snapshot".to_owned(),
             format!(
-                "end it (pg_terminate_backend; ROLLBACK PREPARED; pg_drop_replication_slot; a walsender here is a standby with \
-                 hot_standby_feedback): {HOLDERS}; {TIMEOUTS}"
+                "{HOLDERS}: end it (pg_terminate_backend, ROLLBACK PREPARED, pg_drop_replication_slot; a walsender with such an \
+                 age is a standby with hot_standby_feedback); {TIMEOUTS}"
             ),
         ),
     };
