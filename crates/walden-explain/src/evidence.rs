@@ -185,8 +185,9 @@ pub struct Evidence {
     pub upsert_locks: Count,
     /// Other `LOCK` records, of `SELECT FOR UPDATE`, `FOR NO KEY UPDATE` and `FOR SHARE`.
     pub row_locks: Count,
-    /// Locks that would count as `row_locks`, but have a replication origin: the apply worker of a
-    /// subscription locks each row that it updates or deletes.
+    /// `LOCK` records of `FOR UPDATE` whose transaction then updated or deleted the tuple by a record with a
+    /// replication origin, as the apply worker of a subscription does for each such row. Locks have no
+    /// origin.
     pub applied_locks: Count,
     /// `LOCK` records of `FOR KEY SHARE`, the lock that checks of foreign keys take.
     pub key_share_locks: Count,
@@ -283,10 +284,11 @@ impl DecodingEvidence {
 }
 
 impl Evidence {
-    /// Locks whose purpose no other record shows, with or without a replication origin.
+    /// Counts a lock of `row_locks` as one of `applied_locks`.
     #[inline]
-    pub(crate) fn plain_locks(&mut self, has_origin: bool) -> &mut Count {
-        if has_origin { &mut self.applied_locks } else { &mut self.row_locks }
+    pub(crate) fn add_applied_lock(&mut self, bytes: u32, image_bytes: u32) {
+        self.row_locks.remove(bytes.into(), image_bytes.into());
+        self.applied_locks.add(bytes.into(), image_bytes.into());
     }
 
     /// Adds the evidence of another segment.

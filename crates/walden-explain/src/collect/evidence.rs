@@ -64,7 +64,8 @@ struct Lock {
     image_bytes: u32,
     toast_inserts: u32,
     is_for_update: bool,
-    has_origin: bool,
+    /// Bytes and image bytes of earlier `FOR UPDATE` locks of the same transaction.
+    earlier: Option<(u32, u32)>,
     /// Hash of the tuple's attributes, if the record contains an image of its page.
     tuple: Option<u32>,
 }
@@ -392,6 +393,14 @@ impl SegmentEvidence {
         let relation = self.relation(record.relation);
         let evidence = &mut self.relations[relation].1;
         let Some((delete, old)) = XlHeapDelete::split(record.main) else { return };
+        if record.has_origin {
+            let key = tuple_key(record.relation, record.block, delete.offset, record.xid);
+            let place = key as usize >> 1 & (LOCKS - 1);
+            if self.locks[place].key == key {
+                let lock = std::mem::take(&mut self.locks[place]);
+                evidence.add_applied_lock(lock.bytes, lock.image_bytes);
+            }
+        }
         // An update that moves a row to another partition deletes the row in its old partition.
         match delete.flags.is_partition_move() {
             true => evidence.partition_moves += 1,
@@ -477,7 +486,7 @@ impl SegmentEvidence {
             self.writing(record.xid, relation).key_share_locks += 1;
             return;
         }
-        evidence.plain_locks(record.has_origin).add(record.bytes.into(), record.image_bytes.into());
+        evidence.row_locks.add(record.bytes.into(), record.image_bytes.into());
         let key = tuple_key(record.relation, record.block, lock.offset, record.xid);
         self.writing(record.xid, relation).locks += 1;
         let evidence = &mut self.relations[relation].1;
@@ -485,7 +494,7 @@ impl SegmentEvidence {
         let before = self.locks[place];
         if before.key == key && !before.is_for_update {
             // The first lock preceded the update, which itself takes the second lock.
-            evidence.plain_locks(before.has_origin).remove(before.bytes.into(), before.image_bytes.into());
+            evidence.row_locks.remove(before.bytes.into(), before.image_bytes.into());
             evidence.upsert_locks.add(before.bytes.into(), before.image_bytes.into());
             self.writing(record.xid, relation).add_lock_of_update();
         }
@@ -496,7 +505,8 @@ impl SegmentEvidence {
             image_bytes: record.image_bytes,
             toast_inserts: self.toast_inserts,
             is_for_update: is_for_update(bits),
-            has_origin: record.has_origin,
+            earlier: (before.key == key && before.is_for_update)
+                .then_some((before.bytes, before.image_bytes)),
             tuple: locked_tuple(),
         };
     }
@@ -504,7 +514,7 @@ impl SegmentEvidence {
     /// Attributes the lock that a transaction took on a tuple to its update of that tuple. Returns the hash
     /// of the tuple's attributes if the lock's record contains them.
     #[inline(always)]
-    fn resolve_lock(&mut self, key: u64, xid: u32, has_moved: bool) -> Option<u32> {
+    fn resolve_lock(&mut self, key: u64, xid: u32, has_moved: bool, has_origin: bool) -> Option<u32> {
         let place = key as usize >> 1 & (LOCKS - 1);
         let lock = self.locks[place];
         if lock.key != key {
@@ -514,15 +524,21 @@ impl SegmentEvidence {
         let (toast_xid, toast_inserts) = self.last_toast[xid as usize % SESSIONS];
         let wrote_toast = toast_xid == xid && toast_inserts > lock.toast_inserts;
         let (_, evidence) = self.relations.get_mut(lock.relation as usize)?;
+        if let Some((bytes, image_bytes)) = lock.earlier.filter(|_| has_origin) {
+            evidence.add_applied_lock(bytes, image_bytes);
+        }
         let count = if has_moved || wrote_toast {
             &mut evidence.update_locks
         } else if !lock.is_for_update {
             &mut evidence.upsert_locks
+        } else if has_origin {
+            evidence.add_applied_lock(lock.bytes, lock.image_bytes);
+            return lock.tuple;
         } else {
             return lock.tuple;
         };
         count.add(lock.bytes.into(), lock.image_bytes.into());
-        evidence.plain_locks(lock.has_origin).remove(lock.bytes.into(), lock.image_bytes.into());
+        evidence.row_locks.remove(lock.bytes.into(), lock.image_bytes.into());
         self.writing(xid, lock.relation as usize).add_lock_of_update();
         lock.tuple
     }
@@ -534,7 +550,7 @@ impl SegmentEvidence {
         let has_moved = record.old_block != record.block;
         let key = |block, offset, xid| tuple_key(record.relation, block, offset, xid);
         let old_key = key(record.old_block, update.old_offset, record.xid);
-        let locked_tuple = self.resolve_lock(old_key, record.xid, has_moved);
+        let locked_tuple = self.resolve_lock(old_key, record.xid, has_moved, record.has_origin);
         let by_same = self.rewrite_tuple(0, old_key, key(record.block, update.new_offset, record.xid));
         let by_any = self.rewrite_tuple(
             1,

@@ -753,25 +753,45 @@ fn hint_bits_of_vacuum_are_no_reads() {
     assert_eq!(by_both, ("reads and vacuum".to_owned(), activities));
 }
 
-/// A subscription's apply worker locks each row before it changes it.
+/// A subscription's apply worker locks each row before it changes it. The change has an origin, unlike the
+/// lock.
 #[test]
-fn locks_with_an_origin_are_of_a_subscription() {
+fn locks_before_changes_with_an_origin_are_of_a_subscription() {
     let mut log = Log::new();
     for xid in 1000..1500_u32 {
+        lock(&mut log, xid, xid, 1, FOR_UPDATE);
         let mut main = xid.to_le_bytes().to_vec();
-        main.extend([1, 0, FOR_UPDATE, 0]);
-        log.record_with_origin(HEAP_LOCK, xid, 16384, xid, &main);
+        main.extend([1, 0, 0, 0]);
+        log.record_with_origin((rmid::HEAP, heap::DELETE), xid, 16384, xid, &main);
     }
-    (2000..2100).for_each(|xid| lock(&mut log, xid, xid, 9, FOR_UPDATE));
+    // These changes are of no subscription.
+    for xid in 2000..2200 {
+        lock(&mut log, xid, xid, 9, FOR_UPDATE);
+        log.record((rmid::HEAP, heap::DELETE), xid, 16384, &[(xid, &[])], &[0, 0, 0, 0, 9, 0, 0, 0]);
+    }
     let document = log.document();
     let locks = |activity| {
         let is_its =
             |cause: &&CauseDocument| (cause.activity, cause.mechanism) == (activity, Mechanism::Lock);
         document.causes.iter().find(is_its).map_or(0, |cause| cause.records)
     };
-    assert!(locks(Activity::Apply).abs_diff(500) < 15 && locks(Activity::RowLock).abs_diff(100) < 15);
+    assert_eq!((locks(Activity::Apply), locks(Activity::RowLock)), (500, 200));
     let found = document.findings.iter().find(|one| one.rule == "row-locks").unwrap();
-    assert!(found.text.starts_with("100 rows"), "{found:?}");
+    assert!(found.text.starts_with("200 rows"), "{found:?}");
+}
+
+/// An update on another page also takes a lock of its own.
+#[test]
+fn the_lock_of_a_subscription_precedes_the_one_of_its_update() {
+    let mut log = Log::new();
+    for xid in 1000..1100_u32 {
+        lock(&mut log, xid, xid, 1, FOR_UPDATE);
+        lock(&mut log, xid, xid, 1, NO_KEY_UPDATE);
+        log.moving_update_with_origin(xid, 16384, (xid, 1), (9000 + xid, 2));
+    }
+    let evidence = evidence(&log);
+    let counts = [evidence.applied_locks, evidence.update_locks, evidence.row_locks].map(|one| one.count);
+    assert_eq!(counts, [100, 100, 0]);
 }
 
 #[test]

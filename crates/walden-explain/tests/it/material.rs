@@ -109,6 +109,30 @@ impl Log {
         self.writer.record(rmid, info, xid, &rest)
     }
 
+    /// An update of a transaction with a replication origin, whose new tuple is on another page.
+    pub fn moving_update_with_origin(
+        &mut self,
+        xid: u32,
+        relation: u32,
+        (old_block, old): (u32, u8),
+        (block, new): (u32, u8),
+    ) -> Lsn {
+        const HAS_DATA: u8 = 0x20;
+        const SAME_REL: u8 = 0x80;
+        const ORIGIN: u8 = 253;
+        // t_infomask2, t_infomask, t_hoff, padding, attributes.
+        let tuple = [3, 0, 2, 0, 24, 0, 1, 2, 3, 4];
+        let mut rest = vec![0, HAS_DATA, tuple.len() as u8, 0];
+        [1663, 5, relation, block].iter().for_each(|field| rest.extend(u32::to_le_bytes(*field)));
+        rest.extend([1, SAME_REL, 0, 0]);
+        rest.extend(old_block.to_le_bytes());
+        rest.extend([ORIGIN, 1, 0, 255, 14]);
+        rest.extend(tuple);
+        rest.extend(xid.to_le_bytes());
+        rest.extend([old, 0, 0, 0, 0, 0, 0, 0, new, 0]);
+        self.writer.record(rmid::HEAP, heap::UPDATE, xid, &rest)
+    }
+
     /// An image of a page of a table that was logged for a hint bit.
     pub fn hint_image_of(&mut self, relation: u32, block: u32, bytes: usize) -> Lsn {
         self.image_of((rmid::XLOG, xlog::FPI_FOR_HINT), 0, (relation, Fork::MAIN, block), bytes)
