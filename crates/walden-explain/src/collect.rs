@@ -510,6 +510,7 @@ impl Visitor for SegmentTally<'_> {
         transaction.bytes += header.total_len + u32::from(record.alignment);
         transaction.image_bytes += image_bytes;
         match header.rmid {
+            rmid::XLOG if !record.blocks.is_empty() => self.evidence.observe_image(record),
             rmid::XLOG | rmid::XACT | rmid::SMGR | rmid::STANDBY => self.event(record),
             manager if is_evidence(manager) => self.evidence.observe(record),
             _ => {}

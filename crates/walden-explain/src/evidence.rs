@@ -185,6 +185,10 @@ pub struct Evidence {
     pub upsert_locks: Count,
     /// Other `LOCK` records, of `SELECT FOR UPDATE`, `FOR NO KEY UPDATE` and `FOR SHARE`.
     pub row_locks: Count,
+    /// `LOCK` records of `FOR UPDATE` whose transaction then updated or deleted the tuple by a record with a
+    /// replication origin, as the apply worker of a subscription does for each such row. Locks have no
+    /// origin.
+    pub applied_locks: Count,
     /// `LOCK` records of `FOR KEY SHARE`, the lock that checks of foreign keys take.
     pub key_share_locks: Count,
     /// Number of inserts of TOAST values; recorded since 14.
@@ -231,6 +235,11 @@ pub struct Evidence {
     pub freezing: Count,
     /// Records that prune pages, written by queries or, before 17, also by vacuum.
     pub prunes: Count,
+    /// Images for hint bits right before the vacuum's record of the same page, which vacuum set itself. The
+    /// bytes are those of the images.
+    pub vacuum_hints: Count,
+    /// The same before one of `prunes` without a transaction ID: of vacuum or, before 17, of a query.
+    pub prune_hints: Count,
     /// Number of `prunes` with a transaction ID, which vacuum does not have.
     pub prunes_in_transactions: u64,
     /// Sum of the offset numbers of the new tuples of updates: their mean is about the number of tuples on a
@@ -275,6 +284,13 @@ impl DecodingEvidence {
 }
 
 impl Evidence {
+    /// Counts a lock of `row_locks` as one of `applied_locks`.
+    #[inline]
+    pub(crate) fn add_applied_lock(&mut self, bytes: u32, image_bytes: u32) {
+        self.row_locks.remove(bytes.into(), image_bytes.into());
+        self.applied_locks.add(bytes.into(), image_bytes.into());
+    }
+
     /// Adds the evidence of another segment.
     pub fn merge(&mut self, other: &Evidence) {
         let numbers = [
@@ -307,10 +323,13 @@ impl Evidence {
             (&mut self.update_locks, &other.update_locks),
             (&mut self.upsert_locks, &other.upsert_locks),
             (&mut self.row_locks, &other.row_locks),
+            (&mut self.applied_locks, &other.applied_locks),
             (&mut self.key_share_locks, &other.key_share_locks),
             (&mut self.old_tuples, &other.old_tuples),
             (&mut self.freezing, &other.freezing),
             (&mut self.prunes, &other.prunes),
+            (&mut self.vacuum_hints, &other.vacuum_hints),
+            (&mut self.prune_hints, &other.prune_hints),
         ];
         counts.into_iter().for_each(|(sum, more)| sum.merge(more));
         let emptied = [

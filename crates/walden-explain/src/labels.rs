@@ -352,6 +352,13 @@ impl<'a> Labels<'a> {
         }
     }
 
+    /// Whether an index has an access method, by names.
+    pub(crate) fn has_access_method(&self, owner: Owner, method: &str) -> bool {
+        let Owner::Relation(locator, _) = owner else { return false };
+        let relation = self.names.resolve(locator).relation();
+        relation.is_some_and(|relation| relation.access_method.as_deref() == Some(method))
+    }
+
     /// The name of another index that starts with all columns of an index, if the names have one.
     pub(crate) fn covering_index(&self, owner: Owner) -> Option<String> {
         let Owner::Relation(locator, _) = owner else { return None };

@@ -9,7 +9,7 @@ use walden_format::payload::heap::{
     XlHeapHeader, XlHeapLock, XlHeapMultiInsert, XlHeapUpdate, moved_from,
 };
 use walden_format::record::{BlockRef, Compression, Fork, Record, RelFileLocator};
-use walden_format::rmgr::info::{btree, heap, heap2};
+use walden_format::rmgr::info::{RMGR_MASK, btree, heap, heap2, xlog};
 use walden_format::rmgr::rmid;
 use walden_format::simple::SimpleRecord;
 use walden_format::transam::FIRST_NORMAL_OID;
@@ -29,6 +29,8 @@ pub(crate) struct SegmentEvidence {
     pub decoding: DecodingEvidence,
     /// The last leaf page that an index tuple was inserted on, by relation.
     last_leaves: Vec<u32>,
+    /// The last image for a hint bit, by relation, until a record of vacuum shows who set the bit.
+    last_hints: Vec<Option<Hint>>,
     /// The last value of each sequence.
     last_values: FxHashMap<RelFileLocator, i64>,
     /// Tuples written: per transaction, and by any transaction.
@@ -62,8 +64,17 @@ struct Lock {
     image_bytes: u32,
     toast_inserts: u32,
     is_for_update: bool,
+    /// Bytes and image bytes of earlier `FOR UPDATE` locks of the same transaction.
+    earlier: Option<(u32, u32)>,
     /// Hash of the tuple's attributes, if the record contains an image of its page.
     tuple: Option<u32>,
+}
+
+/// An image that was logged for a hint bit.
+#[derive(Clone, Copy)]
+struct Hint {
+    block: u32,
+    image_bytes: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -140,6 +151,7 @@ impl SegmentEvidence {
             relations: Vec::new(),
             decoding: DecodingEvidence::default(),
             last_leaves: Vec::new(),
+            last_hints: Vec::new(),
             last_values: FxHashMap::default(),
             written: Box::new([[0; 2]; TUPLES]),
             locks: Box::new([Lock::default(); LOCKS]),
@@ -158,6 +170,7 @@ impl SegmentEvidence {
         self.relations.clear();
         self.decoding = DecodingEvidence::default();
         self.last_leaves.clear();
+        self.last_hints.clear();
         self.last_values.clear();
         self.written.fill([0; 2]);
         self.locks.fill(Lock::default());
@@ -170,6 +183,14 @@ impl SegmentEvidence {
 
     /// Observes a record of the resource managers of [`is_evidence`].
     pub fn observe(&mut self, record: &Record<'_>) {
+        let manager = record.header.rmid;
+        if manager == rmid::HEAP2 && record.header.xid == 0 {
+            // The first block of a `VISIBLE` record is a page of the visibility map.
+            if let Some(page) = record.blocks.iter().find(|block| block.fork == Fork::MAIN) {
+                let relation = self.relation(page.relation);
+                self.resolve_hint(relation, page.block, record.header.info & heap2::OPMASK);
+            }
+        }
         let Some(block) = record.block(0).filter(|block| block.fork == Fork::MAIN) else { return };
         let old = moved_from(record).filter(|other| other.relation == block.relation);
         let image_bytes: u32 =
@@ -191,7 +212,41 @@ impl SegmentEvidence {
             let lock = XlHeapLock::read(record.main_data())?;
             Some(hash_of(tuple_in_image(record, block, lock.offset)?.get(TUPLE_HEADER..)?))
         };
-        self.observe_any(record.header.rmid, &observed, || compare_with_images(record, block, old), locked);
+        self.observe_any(manager, &observed, || compare_with_images(record, block, old), locked);
+    }
+
+    /// Notes an image for a hint bit. Vacuum, which reads one page after the other, logs such an image right
+    /// before its own record of the page (`lazy_scan_prune`), and queries before records of other pages.
+    #[inline(never)]
+    pub fn observe_image(&mut self, record: &Record<'_>) {
+        if record.header.info & RMGR_MASK != xlog::FPI_FOR_HINT {
+            return;
+        }
+        let Some(block) = record.block(0).filter(|block| block.fork == Fork::MAIN) else { return };
+        let relation = self.relation(block.relation);
+        let image_bytes = block.image.map_or(0, |image| image.len);
+        self.last_hints[relation] = Some(Hint { block: block.block, image_bytes: image_bytes.into() });
+    }
+
+    /// Attributes the last image for a hint bit of a page to the record that vacuum writes for the page next.
+    #[inline(always)]
+    fn resolve_hint(&mut self, relation: usize, block: u32, kind: u8) {
+        let Some(hint) = self.last_hints[relation].filter(|hint| hint.block == block) else { return };
+        let version = self.version;
+        let evidence = &mut self.relations[relation].1;
+        let hints = match kind {
+            heap2::PRUNE_ON_ACCESS if version >= Major::V17 => return,
+            heap2::PRUNE if version < Major::V17 => &mut evidence.prune_hints,
+            heap2::PRUNE_VACUUM_SCAN | heap2::PRUNE_VACUUM_CLEANUP if version >= Major::V17 => {
+                &mut evidence.vacuum_hints
+            }
+            heap2::VISIBLE if version < Major::V19 => &mut evidence.vacuum_hints,
+            heap2::FREEZE_PAGE if (Major::V14..Major::V17).contains(&version) => &mut evidence.vacuum_hints,
+            heap2::FREEZE_PAGE_UNTIL_13 if version < Major::V14 => &mut evidence.vacuum_hints,
+            _ => return,
+        };
+        hints.add(hint.image_bytes.into(), 0);
+        self.last_hints[relation] = None;
     }
 
     /// Collects the evidence of a record of the simple layout.
@@ -214,6 +269,10 @@ impl SegmentEvidence {
             has_image: false,
             has_origin: false,
         };
+        if header.rmid == rmid::HEAP2 && header.xid == 0 {
+            let relation = self.relation(record.relation());
+            self.resolve_hint(relation, record.block(), header.info & heap2::OPMASK);
+        }
         self.observe_any(header.rmid, &observed, || None, || None);
     }
 
@@ -226,7 +285,7 @@ impl SegmentEvidence {
         locked_tuple: impl FnOnce() -> Option<u32>,
     ) {
         match (manager, record.info & heap::OPMASK) {
-            (rmid::BTREE, _) => match record.info & walden_format::rmgr::info::RMGR_MASK {
+            (rmid::BTREE, _) => match record.info & RMGR_MASK {
                 btree::INSERT_LEAF => self.leaf_insert(record),
                 // The entry follows the offset at which its TID splits a posting list (`btree_xlog_insert`).
                 btree::INSERT_POST if self.version >= Major::V13 => {
@@ -256,10 +315,11 @@ impl SegmentEvidence {
     #[inline(never)]
     fn look_up(&mut self, relation: RelFileLocator, place: usize) -> usize {
         let relations = &mut self.relations;
-        let last_leaves = &mut self.last_leaves;
+        let (last_leaves, last_hints) = (&mut self.last_leaves, &mut self.last_hints);
         let index = *self.index.entry(relation).or_insert_with(|| {
             relations.push((relation, Evidence::default()));
             last_leaves.push(u32::MAX);
+            last_hints.push(None);
             (relations.len() - 1) as u32
         });
         self.recent[place] = (relation, index);
@@ -333,6 +393,14 @@ impl SegmentEvidence {
         let relation = self.relation(record.relation);
         let evidence = &mut self.relations[relation].1;
         let Some((delete, old)) = XlHeapDelete::split(record.main) else { return };
+        if record.has_origin {
+            let key = tuple_key(record.relation, record.block, delete.offset, record.xid);
+            let place = key as usize >> 1 & (LOCKS - 1);
+            if self.locks[place].key == key {
+                let lock = std::mem::take(&mut self.locks[place]);
+                evidence.add_applied_lock(lock.bytes, lock.image_bytes);
+            }
+        }
         // An update that moves a row to another partition deletes the row in its old partition.
         match delete.flags.is_partition_move() {
             true => evidence.partition_moves += 1,
@@ -437,6 +505,8 @@ impl SegmentEvidence {
             image_bytes: record.image_bytes,
             toast_inserts: self.toast_inserts,
             is_for_update: is_for_update(bits),
+            earlier: (before.key == key && before.is_for_update)
+                .then_some((before.bytes, before.image_bytes)),
             tuple: locked_tuple(),
         };
     }
@@ -444,7 +514,7 @@ impl SegmentEvidence {
     /// Attributes the lock that a transaction took on a tuple to its update of that tuple. Returns the hash
     /// of the tuple's attributes if the lock's record contains them.
     #[inline(always)]
-    fn resolve_lock(&mut self, key: u64, xid: u32, has_moved: bool) -> Option<u32> {
+    fn resolve_lock(&mut self, key: u64, xid: u32, has_moved: bool, has_origin: bool) -> Option<u32> {
         let place = key as usize >> 1 & (LOCKS - 1);
         let lock = self.locks[place];
         if lock.key != key {
@@ -454,10 +524,16 @@ impl SegmentEvidence {
         let (toast_xid, toast_inserts) = self.last_toast[xid as usize % SESSIONS];
         let wrote_toast = toast_xid == xid && toast_inserts > lock.toast_inserts;
         let (_, evidence) = self.relations.get_mut(lock.relation as usize)?;
+        if let Some((bytes, image_bytes)) = lock.earlier.filter(|_| has_origin) {
+            evidence.add_applied_lock(bytes, image_bytes);
+        }
         let count = if has_moved || wrote_toast {
             &mut evidence.update_locks
         } else if !lock.is_for_update {
             &mut evidence.upsert_locks
+        } else if has_origin {
+            evidence.add_applied_lock(lock.bytes, lock.image_bytes);
+            return lock.tuple;
         } else {
             return lock.tuple;
         };
@@ -474,7 +550,7 @@ impl SegmentEvidence {
         let has_moved = record.old_block != record.block;
         let key = |block, offset, xid| tuple_key(record.relation, block, offset, xid);
         let old_key = key(record.old_block, update.old_offset, record.xid);
-        let locked_tuple = self.resolve_lock(old_key, record.xid, has_moved);
+        let locked_tuple = self.resolve_lock(old_key, record.xid, has_moved, record.has_origin);
         let by_same = self.rewrite_tuple(0, old_key, key(record.block, update.new_offset, record.xid));
         let by_any = self.rewrite_tuple(
             1,

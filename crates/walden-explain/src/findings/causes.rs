@@ -14,7 +14,7 @@ use walden_format::version::Major;
 
 use super::facts::{Facts, Relation, Table, is_delete, is_index_manager, is_insert, is_lock, is_update};
 use super::ledger::Claim;
-use super::maintenance::is_by_queries;
+use super::maintenance::{is_by_queries, share_of_vacuum};
 use super::rewrites::is_built;
 use crate::evidence::Evidence;
 use crate::group::Owner;
@@ -33,6 +33,7 @@ pub enum Activity {
     Delete,
     Write,
     RowLock,
+    Apply,
     ForeignKey,
     Read,
     Vacuum,
@@ -62,6 +63,7 @@ impl Activity {
             Activity::Delete => "DELETE",
             Activity::Write => "INSERT and UPDATE",
             Activity::RowLock => "SELECT FOR UPDATE or SHARE",
+            Activity::Apply => "apply of a subscription",
             Activity::ForeignKey => "checks of foreign keys",
             Activity::Read => "reads",
             Activity::Vacuum => "vacuum",
@@ -522,7 +524,13 @@ impl Assign<'_> {
     fn image_record(&self, info: u8) -> Parts {
         let relation = self.relation;
         let activity = match info {
-            xlog::FPI_FOR_HINT => return whole(Activity::Read, Mechanism::HintImage),
+            xlog::FPI_FOR_HINT => {
+                let of_vacuum = share_of_vacuum(self.facts, self.table, self.relation);
+                return vec![
+                    ((Activity::Vacuum, Mechanism::HintImage), of_vacuum),
+                    ((Activity::Read, Mechanism::HintImage), 1.0),
+                ];
+            }
             _ if relation.written_by.is_some() => Activity::Rewrite,
             _ if is_built(self.facts, relation) => Activity::IndexBuild,
             _ if relation.was_created => Activity::Rewrite,
@@ -599,10 +607,12 @@ impl Assign<'_> {
     }
 
     fn locks(&self) -> Parts {
-        let Evidence { update_locks, upsert_locks, key_share_locks, .. } = self.relation.evidence;
+        let Evidence { update_locks, upsert_locks, applied_locks, key_share_locks, .. } =
+            self.relation.evidence;
         let all = self.plain_bytes(is_lock).max(1) as f64;
         vec![
             ((Activity::Update, Mechanism::Lock), (update_locks.bytes + upsert_locks.bytes) as f64 / all),
+            ((Activity::Apply, Mechanism::Lock), applied_locks.bytes as f64 / all),
             ((Activity::ForeignKey, Mechanism::Lock), key_share_locks.bytes as f64 / all),
             ((Activity::RowLock, Mechanism::Lock), 1.0),
         ]

@@ -574,6 +574,15 @@ impl Index<'_> {
         self.files.iter().any(|file| !file.was_created)
     }
 
+    /// Whether updates that change its columns can be HOT, as with the access methods that summarize
+    /// (`amsummarizing`), since 16: BRIN.
+    pub fn is_summarizing(&self, facts: &Facts<'_>) -> bool {
+        let is_brin = |manager: u8, _: u8| manager == rmid::BRIN;
+        facts.explanation.version >= Major::V16
+            && (facts.labels.has_access_method(Owner::Relation(self.last.file, Fork::MAIN), "brin")
+                || facts.cells(self.files.iter().copied(), is_brin).next().is_some())
+    }
+
     /// Whether it has records of its own: most access methods build an index as images of its pages alone.
     pub fn has_entries(&self, facts: &Facts<'_>) -> bool {
         let is_its = |manager: u8, info: u8| is_index_manager(manager) && !is_index_vacuum(manager, info);

@@ -7,8 +7,9 @@ use walden_format::version::Major;
 use walden_source::counted;
 
 use super::Candidate;
-use super::facts::{Facts, Table, is_delete, is_heap_vacuum, is_index_vacuum, is_update};
+use super::facts::{Facts, Relation, Table, is_delete, is_heap_vacuum, is_index_vacuum, is_update};
 use super::ledger::Claim;
+use crate::evidence::Evidence;
 
 /// Remedy for a table that is written once and then vacuumed.
 const LOAD_FROZEN: &str =
@@ -60,14 +61,31 @@ pub(super) fn freezing(facts: &Facts<'_>) -> Vec<Candidate> {
 
 /// The cells of images that hint bits cause on the pages of a table and its indexes.
 fn hint_cells<'a>(facts: &'a Facts<'_>, table: &'a Table) -> impl Iterator<Item = usize> {
+    table.relations.iter().flat_map(|one| hint_cells_of(facts, one))
+}
+
+fn hint_cells_of<'a>(facts: &'a Facts<'_>, relation: &'a Relation) -> impl Iterator<Item = usize> {
     let is_hint = |manager: u8, info: u8| manager == rmid::XLOG && info == xlog::FPI_FOR_HINT;
     // VACUUM writes the maps, with the same record.
     let is_its = move |cell: &usize| facts.kind(*cell).is_some_and(|kind| is_hint(kind.rmid(), kind.info()));
-    table.relations.iter().flat_map(|one| facts.main_fork(one)).filter(is_its)
+    facts.main_fork(relation).filter(is_its)
 }
 
 fn hint_images(facts: &Facts<'_>, table: &Table) -> u64 {
     images_of(facts, hint_cells(facts, table))
+}
+
+/// The share of a relation's images for hint bits that vacuum set itself.
+pub(super) fn share_of_vacuum(facts: &Facts<'_>, table: &Table, relation: &Relation) -> f64 {
+    let all = images_of(facts, hint_cells_of(facts, relation));
+    hints_of_vacuum(facts, table, relation) as f64 / all.max(1) as f64
+}
+
+fn hints_of_vacuum(facts: &Facts<'_>, table: &Table, relation: &Relation) -> u64 {
+    let Evidence { vacuum_hints, prune_hints, .. } = relation.evidence;
+    let Evidence { prunes, prunes_in_transactions, .. } = table.evidence();
+    let is_by_queries = is_by_queries(facts, table, prunes.count, prunes_in_transactions);
+    vacuum_hints.count + if is_by_queries { 0 } else { prune_hints.count }
 }
 
 /// Whether the hint bits of a table cost images only because checkpoints are frequent: its rows change all
@@ -95,9 +113,17 @@ pub(super) fn hint_bits(facts: &Facts<'_>) -> Vec<Candidate> {
         let images = images_of(facts, hint_image_cells(facts, table, false));
         if images > 0 {
             let claim = facts.claim(hint_image_cells(facts, table, false), 1.0, 1.0);
+            let heaps = table.relations.iter().filter(|one| !one.is_index);
+            let of_vacuum: u64 = heaps.map(|one| hints_of_vacuum(facts, table, one)).sum();
+            let who = match of_vacuum.min(images) {
+                0 => "reads of",
+                // Reads at the same time hide some of vacuum's.
+                by_vacuum if by_vacuum * 20 >= images * 19 => "vacuum of",
+                _ => "reads and vacuum of",
+            };
             found.push(Candidate {
                 text: format!(
-                    "reads of {name} set hint bits on {}, each logged as an image because of data checksums or \
+                    "{who} {name} set hint bits on {}, each logged as an image because of data checksums or \
                      wal_log_hints: {} of the WAL",
                     counted(images, "page"),
                     facts.percent(claim.bytes())

@@ -310,9 +310,15 @@ fn bulk_update(facts: &Facts<'_>, updates: &Updates<'_>) -> Candidate {
     }
 }
 
-/// Alternative to dropping an index of a column that changes.
-const WITHOUT_COLUMN: &str =
-    "leave the changing column out of it; then these updates are HOT and write to no index";
+/// The indexes of columns that updates change.
+struct ChangedIndexes<'a, 'b> {
+    /// One index, or all that are possible, the most probable first.
+    indexes: Vec<&'b Index<'a>>,
+    /// Whether the records of the index show that its keys change.
+    is_sure: bool,
+    /// Other indexes whose columns the updates may change as well.
+    others: Vec<&'b Index<'a>>,
+}
 
 pub(super) fn indexed_columns(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
@@ -321,55 +327,101 @@ pub(super) fn indexed_columns(facts: &Facts<'_>) -> Vec<Candidate> {
             continue;
         }
         let indexes = updates.table.indexes();
-        let Some((index, is_sure)) = changed_index(facts, &updates, &indexes) else { continue };
+        let ChangedIndexes { indexes: changed, is_sure, others } = changed_indexes(facts, &updates, &indexes);
+        let Some(index) = changed.first() else { continue };
         let share = updates.indexed as f64 / (updates.indexed + updates.moved) as f64;
         let mut claim = Claim::default();
         updates.claim_indexes(facts, &mut claim, share);
         updates.claim_vacuum(facts, &mut claim, updates.indexed as f64 / updates.all as f64);
         // One without entries was built later, or has none of these rows.
-        let into = match indexes.iter().filter(|index| index.has_entries(facts)).count() {
+        let has_entries = |index: &&Index<'_>| index.has_entries(facts) && !index.is_summarizing(facts);
+        let into = match indexes.iter().filter(has_entries).count() {
             0 | 1 => "its index".to_owned(),
             count => format!("all of its {count} indexes"),
         };
         let can_drop = is_droppable(facts, index);
-        let (name, index_name, index) = (&updates.table.name, index.name, index.last);
-        let which = if is_sure { "" } else { "probably " };
+        let name = &updates.table.name;
+        let which = match changed.len() {
+            1 if is_sure => format!("of {}", index.name),
+            1 => format!("probably of {}", index.name),
+            _ => format!("one of {}", list_of(&changed, "and")),
+        };
+        let text = format!(
+            "{} of {} updates of {name} are not HOT although their page had space: they changed a column of an index, {which}, and so \
+             inserted into {into}, which takes {} of the WAL",
+            updates.indexed,
+            updates.all,
+            facts.percent(claim.bytes())
+        );
+        if changed.len() > 1 {
+            found.push(Candidate {
+                text,
+                points_at: list_of(&changed, "or"),
+                remedy: format!(
+                    "compare the columns that the updates set (walden rows shows rows before and after) with those of these indexes \
+                     (\\d {name} in psql): leave a column that changes out of its indexes, or drop these if few queries need them; updates \
+                     are HOT if they change no column of an index"
+                ),
+                saves: None,
+                ..Candidate::new(claim, (0.0, 1.0))
+            });
+            continue;
+        }
+        let (index_name, index) = (index.name, index.last);
+        let unless = match others.as_slice() {
+            [] => String::new(),
+            others => format!(", unless they also change a column of {}", list_of(others, "or")),
+        };
+        let without_column = format!(
+            "leave the changing column out of it; then these updates are HOT and write to no index{unless}"
+        );
         found.push(Candidate {
-            text: format!(
-                "{} of {} updates of {name} are not HOT although their page had space: they changed a column of an index, {which}of \
-                 {index_name}, and so inserted into {into}, which takes {} of the WAL",
-                updates.indexed,
-                updates.all,
-                facts.percent(claim.bytes())
-            ),
+            text,
             points_at: index_name.to_owned(),
             remedy: match facts.labels.is_required_index(Owner::Relation(index.file, Fork::MAIN)) {
                 Some(true) => format!(
                     "a constraint needs {index_name}: take a column that does not change for it, or update the row without that column where \
-                     its value stays; then these updates are HOT and write to no index"
+                     its value stays; then these updates are HOT and write to no index{unless}"
                 ),
                 _ if !can_drop => {
-                    format!("for {index_name}, which was built within this WAL: {WITHOUT_COLUMN}")
+                    format!("for {index_name}, which was built within this WAL: {without_column}")
                 }
                 is_required => {
                     // Saved names of an earlier version do not contain this field.
                     let by = if is_required.is_none() { "no constraint and few queries need" } else { "few queries need" };
                     let sure = if is_sure { "" } else { " and its column is the one that changes" };
-                    drop_statement(facts, index, &format!(", if {by} it{sure}, or {WITHOUT_COLUMN}"))
+                    drop_statement(facts, index, &format!(", if {by} it{sure}, or {without_column}"))
                 }
             },
-            ..Candidate::new(claim, (0.6, 1.0))
+            ..Candidate::new(claim, (if others.is_empty() { 0.6 } else { 0.0 }, 1.0))
         });
     }
     found
 }
 
-/// The index whose keys updates change, and whether its records show that.
-fn changed_index<'a, 'b>(
+/// Lists names of indexes, as `a, b or c`.
+fn list_of(indexes: &[&Index<'_>], conjunction: &str) -> String {
+    /// More are counted.
+    const MAX_NAMES: usize = 6;
+    let mut names: Vec<String> = indexes.iter().take(MAX_NAMES).map(|index| index.name.to_owned()).collect();
+    if indexes.len() > MAX_NAMES {
+        names.push(format!("{} more", indexes.len() - MAX_NAMES));
+    }
+    match names.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} {conjunction} {last}", others.join(", ")),
+        None => String::new(),
+    }
+}
+
+/// Finds the indexes of columns that updates change. Only the entries of B-trees show whether their keys
+/// change; any index can be the reason that does not show equal keys, is not required, and does not
+/// summarize.
+fn changed_indexes<'a, 'b>(
     facts: &Facts<'_>,
     updates: &Updates<'_>,
     indexes: &'b [Index<'a>],
-) -> Option<(&'b Index<'a>, bool)> {
+) -> ChangedIndexes<'a, 'b> {
     let shown = indexes
         .iter()
         .filter(|index| {
@@ -377,22 +429,34 @@ fn changed_index<'a, 'b>(
             changed_keys >= MIN_COMPARED && changed_keys * 2 > changed_keys + same_keys
         })
         .max_by_key(|index| index.evidence.changed_keys);
-    if let Some(index) = shown {
-        return Some((index, true));
-    }
     let is_candidate = |index: &&Index<'a>| {
         let owner = Owner::Relation(index.last.file, Fork::MAIN);
         let Evidence { changed_keys, same_keys, leaf_inserts, .. } = index.evidence;
+        let is_entry = |manager: u8, info: u8| {
+            manager != rmid::BTREE && is_index_manager(manager) && !is_index_vacuum(manager, info)
+        };
+        let entries = || leaf_inserts.max(facts.records(facts.cells(index.files.iter().copied(), is_entry)));
         // Updates before an index was built are not for its sake.
-        let could_be = index.is_old() || leaf_inserts * 2 >= updates.indexed;
-        could_be && facts.labels.is_required_index(owner) != Some(true) && same_keys <= changed_keys
+        let could_be = index.is_old() || entries() * 2 >= updates.indexed;
+        could_be
+            && facts.labels.is_required_index(owner) != Some(true)
+            && same_keys <= changed_keys
+            && !index.is_summarizing(facts)
     };
-    // A column that changes with each update mostly ascends, such as a time.
-    let order = |index: &&Index<'a>| {
+    let mut candidates: Vec<&Index<'a>> = indexes.iter().filter(is_candidate).collect();
+    // A column that changes with each update mostly ascends, such as a time. The entries of other access
+    // methods do not show their order.
+    candidates.sort_by_key(|index| {
         let Evidence { leaf_changes, leaf_inserts, .. } = index.evidence;
-        (leaf_changes * 1000 / leaf_inserts.max(1), index.name.to_owned())
-    };
-    indexes.iter().filter(is_candidate).min_by_key(order).map(|index| (index, false))
+        (leaf_inserts == 0, leaf_changes * 1000 / leaf_inserts.max(1), index.name)
+    });
+    match shown {
+        Some(index) => {
+            candidates.retain(|other| other.name != index.name);
+            ChangedIndexes { indexes: vec![index], is_sure: true, others: candidates }
+        }
+        None => ChangedIndexes { indexes: candidates, is_sure: false, others: Vec::new() },
+    }
 }
 
 /// Returns updates that leave their page, without updates in bulk.
@@ -427,6 +491,14 @@ fn are_kept(facts: &Facts<'_>, updates: &Updates<'_>) -> bool {
     updates.evidence.recent_updates * 2 >= updates.all && (facts.old_transaction().is_some() || !is_pruned())
 }
 
+/// How to find what keeps old row versions. A transaction that wrote has a `backend_xid`, between statements
+/// often without a `backend_xmin`; a snapshot has only the latter, as has the walsender of a standby without
+/// a slot that sends feedback.
+const HOLDERS: &str = "SELECT greatest(age(backend_xid), age(backend_xmin)), backend_type, pid::text FROM pg_stat_activity UNION ALL \
+                       SELECT age(transaction), 'prepared transaction', gid FROM pg_prepared_xacts UNION ALL \
+                       SELECT greatest(age(xmin), age(catalog_xmin)), 'replication slot', slot_name FROM pg_replication_slots \
+                       ORDER BY 1 DESC NULLS LAST lists what holds row versions, the oldest first";
+
 /// Updates that find no space because a transaction that stays open keeps old row versions from being
 /// removed.
 pub(super) fn old_transaction(facts: &Facts<'_>) -> Vec<Candidate> {
@@ -460,9 +532,7 @@ pub(super) fn old_transaction(facts: &Facts<'_>) -> Vec<Candidate> {
                     old.xid, old.younger
                 ),
                 format!("transaction {}", old.xid),
-                format!(
-                    "end it: pg_stat_activity has its backend_xid, or pg_prepared_xacts if it was prepared; {TIMEOUTS}"
-                ),
+                format!("{HOLDERS}: end it (pg_terminate_backend, or ROLLBACK PREPARED); {TIMEOUTS}"),
             )
         }
         None => (
@@ -472,8 +542,8 @@ pub(super) fn old_transaction(facts: &Facts<'_>) -> Vec<Candidate> {
             ),
             "an old snapshot".to_owned(),
             format!(
-                "end transactions with an old backend_xmin in pg_stat_activity; slots with an old xmin in pg_replication_slots and \
-                 hot_standby_feedback have the same effect; {TIMEOUTS}"
+                "{HOLDERS}: end it (pg_terminate_backend, ROLLBACK PREPARED, pg_drop_replication_slot; a walsender with such an \
+                 age is a standby with hot_standby_feedback); {TIMEOUTS}"
             ),
         ),
     };

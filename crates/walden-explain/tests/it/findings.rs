@@ -1,8 +1,8 @@
 //! Findings appear only if the WAL contains evidence for them.
 
-use walden_explain::document::Document;
+use walden_explain::document::{CauseDocument, Document};
 use walden_explain::evidence::Evidence;
-use walden_explain::{Explanation, Finding, FindingKind, rewrites};
+use walden_explain::{Activity, Explanation, Finding, FindingKind, Mechanism, rewrites};
 use walden_format::lsn::Lsn;
 use walden_format::record::{Fork, RelFileLocator};
 use walden_format::rmgr::info::{btree, dbase, gin, hash, heap, heap2, logicalmsg, xact, xlog};
@@ -569,6 +569,62 @@ fn a_part_of_a_partitioned_index_is_dropped_with_the_whole() {
     }
 }
 
+/// Only the entries of B-trees show whether their keys change. BRIN prevents no HOT update since 16.
+#[test]
+fn indexes_that_may_prevent_hot_updates_are_all_named() {
+    let explanation_of = |version, has_keys: bool| {
+        let mut log = Log::with_version(version);
+        for xid in 1000..1600 {
+            for new in [2, 3] {
+                update(&mut log, xid, (xid, new - 1), (xid, new), 40);
+                let key = if has_keys { u32::from(new) } else { xid };
+                entry_with_key(&mut log, xid, 16391, xid % 50, (xid, if has_keys { new } else { 3 }), key);
+                log.record((rmid::GIN, 0x20), xid, 16392, &[(xid % 9, &[7; 40])], &[0; 4]);
+                log.record((rmid::BRIN, 0x10), xid, 16393, &[(1, &[7; 40])], &[0; 4]);
+            }
+        }
+        log.explain(&request(Vec::new()))
+    };
+    let found = |version, has_keys, has_tree: bool| {
+        let mut names = Names::default();
+        names.add(orders(RelationKind::Table), Some(file(16384)));
+        for (oid, name, method) in
+            [(16391, "orders_state", "btree"), (16392, "orders_tags", "gin"), (16393, "orders_range", "brin")]
+        {
+            let index = Relation {
+                oid,
+                name: name.into(),
+                table: Some(20_000),
+                scans: Some(9),
+                is_required: Some(oid == 16391 && !has_tree),
+                access_method: Some(method.into()),
+                ..orders(RelationKind::Index)
+            };
+            names.add(index, Some(file(oid)));
+        }
+        let findings = document_with(&explanation_of(version, has_keys), &names).findings;
+        let is_its = |one: &Finding| one.rule == "indexed-column-updates";
+        findings.into_iter().find(is_its).expect("updates are not HOT")
+    };
+    let any = found(Major::V16, false, true);
+    assert_eq!((any.points_at.as_str(), any.saves_bytes), ("orders_state or orders_tags", None), "{any:?}");
+    assert!(
+        any.text.contains("one of orders_state and orders_tags, and so inserted into all of its 2 indexes")
+    );
+    assert!(!any.remedy.contains("DROP INDEX") && !any.remedy.contains("orders_range"), "{any:?}");
+    // Before 16, BRIN prevents HOT updates as well.
+    let all = found(Major::V15, false, true);
+    assert_eq!(all.points_at, "orders_state, orders_range or orders_tags");
+    // The keys of the B-tree are required, so that the GIN index remains.
+    let gin = found(Major::V16, false, false);
+    assert!(gin.points_at == "orders_tags" && gin.text.contains("probably of orders_tags"), "{gin:?}");
+    // The keys of the B-tree change; those of the GIN index may change as well.
+    let tree = found(Major::V16, true, true);
+    assert_eq!(tree.points_at, "orders_state");
+    assert!(tree.remedy.ends_with(", unless they also change a column of orders_tags"), "{tree:?}");
+    assert_eq!(tree.saves_bytes, tree.saves_error_bytes, "the least saving is 0: {tree:?}");
+}
+
 /// `REINDEX` assigns an index a new file, which does not show which keys change: together with the old file
 /// it is one index.
 #[test]
@@ -640,6 +696,102 @@ fn images_of_maps_are_no_reads() {
     };
     assert!(is_found(Fork::MAIN));
     assert!(!is_found(Fork::FREE_SPACE_MAP));
+}
+
+/// Vacuum sets hint bits of a page right before it writes its own record of the page.
+#[test]
+fn hint_bits_of_vacuum_are_no_reads() {
+    /// `XLOG_HEAP2_VISIBLE` until 18, whose first block is of the visibility map.
+    const VISIBLE: (u8, u8) = (rmid::HEAP2, 0x40);
+    let visible = |log: &mut Log, block: u32| {
+        // BKPBLOCK_SAME_REL; block 0 is in the fork of the visibility map.
+        let mut rest = vec![0, Fork::VISIBILITY_MAP.0, 0, 0];
+        [1663, 5, 16384, 0].iter().for_each(|field| rest.extend(u32::to_le_bytes(*field)));
+        rest.extend([1, 0x80, 0, 0]);
+        rest.extend(block.to_le_bytes());
+        rest.extend([255, 5, 0, 0, 0, 0, 3]);
+        log.writer.record(VISIBLE.0, VISIBLE.1, 0, &rest);
+    };
+    let who = |write: &dyn Fn(&mut Log)| {
+        let mut log = Log::new();
+        write(&mut log);
+        let document = log.document();
+        let finding = document.findings.iter().find(|one| one.rule == "hint-bits").expect("images");
+        let mut activities: Vec<_> = document
+            .causes
+            .iter()
+            .filter(|cause| cause.mechanism == Mechanism::HintImage)
+            .map(|cause| (cause.activity, cause.images))
+            .collect();
+        activities.sort();
+        (finding.text.split(" of ").next().unwrap().to_owned(), activities)
+    };
+    let hints = |log: &mut Log, block: u32| _ = log.hint_image_of(16384, block, 4000);
+    let by_vacuum = who(&|log| {
+        for block in 0..200 {
+            hints(log, block);
+            visible(log, block);
+        }
+    });
+    assert_eq!(by_vacuum, ("vacuum".to_owned(), vec![(Activity::Vacuum, 200)]));
+    // A read of the whole table, then vacuum.
+    let by_read = who(&|log| {
+        (0..200).for_each(|block| hints(log, block));
+        (0..199).for_each(|block| visible(log, block));
+    });
+    assert_eq!(by_read, ("reads".to_owned(), vec![(Activity::Read, 200)]));
+    let by_both = who(&|log| {
+        (300..400).for_each(|block| hints(log, block));
+        for block in 0..100 {
+            hints(log, block);
+            // Pruning by vacuum, which has no transaction.
+            log.record((rmid::HEAP2, 0x10), 0, 16384, &[(block, &[])], &[0; 8]);
+            visible(log, block);
+        }
+    });
+    let activities = vec![(Activity::Read, 100), (Activity::Vacuum, 100)];
+    assert_eq!(by_both, ("reads and vacuum".to_owned(), activities));
+}
+
+/// A subscription's apply worker locks each row before it changes it. The change has an origin, unlike the
+/// lock.
+#[test]
+fn locks_before_changes_with_an_origin_are_of_a_subscription() {
+    let mut log = Log::new();
+    for xid in 1000..1500_u32 {
+        lock(&mut log, xid, xid, 1, FOR_UPDATE);
+        let mut main = xid.to_le_bytes().to_vec();
+        main.extend([1, 0, 0, 0]);
+        log.record_with_origin((rmid::HEAP, heap::DELETE), xid, 16384, xid, &main);
+    }
+    // These changes are of no subscription.
+    for xid in 2000..2200 {
+        lock(&mut log, xid, xid, 9, FOR_UPDATE);
+        log.record((rmid::HEAP, heap::DELETE), xid, 16384, &[(xid, &[])], &[0, 0, 0, 0, 9, 0, 0, 0]);
+    }
+    let document = log.document();
+    let locks = |activity| {
+        let is_its =
+            |cause: &&CauseDocument| (cause.activity, cause.mechanism) == (activity, Mechanism::Lock);
+        document.causes.iter().find(is_its).map_or(0, |cause| cause.records)
+    };
+    assert_eq!((locks(Activity::Apply), locks(Activity::RowLock)), (500, 200));
+    let found = document.findings.iter().find(|one| one.rule == "row-locks").unwrap();
+    assert!(found.text.starts_with("200 rows"), "{found:?}");
+}
+
+/// An update on another page also takes a lock of its own.
+#[test]
+fn the_lock_of_a_subscription_precedes_the_one_of_its_update() {
+    let mut log = Log::new();
+    for xid in 1000..1100_u32 {
+        lock(&mut log, xid, xid, 1, FOR_UPDATE);
+        lock(&mut log, xid, xid, 1, NO_KEY_UPDATE);
+        log.moving_update_with_origin(xid, 16384, (xid, 1), (9000 + xid, 2));
+    }
+    let evidence = evidence(&log);
+    let counts = [evidence.applied_locks, evidence.update_locks, evidence.row_locks].map(|one| one.count);
+    assert_eq!(counts, [100, 100, 0]);
 }
 
 #[test]
@@ -763,9 +915,13 @@ fn row_versions_that_are_never_pruned_show_an_old_snapshot() {
             }
         }
         let findings = log.document().findings;
-        findings.into_iter().find(|one| one.rule == "old-transaction").map(|one| one.points_at)
+        findings.into_iter().find(|one| one.rule == "old-transaction").map(|one| (one.points_at, one.remedy))
     };
-    assert_eq!(found(0), Some("an old snapshot".to_owned()));
+    let (points_at, remedy) = found(0).unwrap();
+    assert_eq!(points_at, "an old snapshot");
+    // An idle transaction has no snapshot.
+    let holders = ["backend_xid", "backend_xmin", "pg_prepared_xacts", "age(xmin)", "catalog_xmin"];
+    assert!(holders.iter().all(|holder| remedy.contains(holder)), "{remedy}");
     assert_eq!(found(20), None);
 }
 

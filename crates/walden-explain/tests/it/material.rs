@@ -91,6 +91,53 @@ impl Log {
         self.writer.record(rmid, info, xid, &rest)
     }
 
+    /// A record with one block and main data, of a transaction with a replication origin.
+    pub fn record_with_origin(
+        &mut self,
+        (rmid, info): (u8, u8),
+        xid: u32,
+        relation: u32,
+        block: u32,
+        main: &[u8],
+    ) -> Lsn {
+        /// `XLR_BLOCK_ID_ORIGIN`
+        const ORIGIN: u8 = 253;
+        let mut rest = vec![0, 0, 0, 0];
+        [1663, 5, relation, block].iter().for_each(|field| rest.extend(u32::to_le_bytes(*field)));
+        rest.extend([ORIGIN, 1, 0, 255, main.len() as u8]);
+        rest.extend(main);
+        self.writer.record(rmid, info, xid, &rest)
+    }
+
+    /// An update of a transaction with a replication origin, whose new tuple is on another page.
+    pub fn moving_update_with_origin(
+        &mut self,
+        xid: u32,
+        relation: u32,
+        (old_block, old): (u32, u8),
+        (block, new): (u32, u8),
+    ) -> Lsn {
+        const HAS_DATA: u8 = 0x20;
+        const SAME_REL: u8 = 0x80;
+        const ORIGIN: u8 = 253;
+        // t_infomask2, t_infomask, t_hoff, padding, attributes.
+        let tuple = [3, 0, 2, 0, 24, 0, 1, 2, 3, 4];
+        let mut rest = vec![0, HAS_DATA, tuple.len() as u8, 0];
+        [1663, 5, relation, block].iter().for_each(|field| rest.extend(u32::to_le_bytes(*field)));
+        rest.extend([1, SAME_REL, 0, 0]);
+        rest.extend(old_block.to_le_bytes());
+        rest.extend([ORIGIN, 1, 0, 255, 14]);
+        rest.extend(tuple);
+        rest.extend(xid.to_le_bytes());
+        rest.extend([old, 0, 0, 0, 0, 0, 0, 0, new, 0]);
+        self.writer.record(rmid::HEAP, heap::UPDATE, xid, &rest)
+    }
+
+    /// An image of a page of a table that was logged for a hint bit.
+    pub fn hint_image_of(&mut self, relation: u32, block: u32, bytes: usize) -> Lsn {
+        self.image_of((rmid::XLOG, xlog::FPI_FOR_HINT), 0, (relation, Fork::MAIN, block), bytes)
+    }
+
     /// An insert that names the toplevel transaction, like the first record of a subtransaction with
     /// `wal_level=logical`.
     pub fn first_insert(&mut self, xid: u32, top: u32, data: u8) {
@@ -217,13 +264,17 @@ impl Log {
         self.image((rmid::XLOG, xlog::FPI_FOR_HINT), 0, relation, fork, bytes)
     }
 
+    /// A record with an image of the first page.
+    pub fn image(&mut self, kind: (u8, u8), xid: u32, relation: u32, fork: Fork, bytes: usize) -> Lsn {
+        self.image_of(kind, xid, (relation, fork, 0), bytes)
+    }
+
     /// A record with an image of a page.
-    pub fn image(
+    fn image_of(
         &mut self,
         (rmid, info): (u8, u8),
         xid: u32,
-        relation: u32,
-        fork: Fork,
+        (relation, fork, block): (u32, Fork, u32),
         bytes: usize,
     ) -> Lsn {
         /// `BKPBLOCK_HAS_IMAGE`; `BKPIMAGE_HAS_HOLE` and `BKPIMAGE_APPLY`.
@@ -233,7 +284,7 @@ impl Log {
         rest.extend((bytes as u16).to_le_bytes());
         rest.extend(24_u16.to_le_bytes());
         rest.push(HAS_HOLE_APPLY);
-        [1663, 5, relation, 0].iter().for_each(|field| rest.extend(u32::to_le_bytes(*field)));
+        [1663, 5, relation, block].iter().for_each(|field| rest.extend(u32::to_le_bytes(*field)));
         rest.resize(rest.len() + bytes, 0x55);
         self.writer.record(rmid, info, xid, &rest)
     }
