@@ -155,8 +155,8 @@ pub struct Log {
 }
 
 impl Log {
-    /// Creates a log. `print` writes a line to standard error, in `format`; `file` gets a JSON line about each
-    /// file.
+    /// Creates a log. `print` writes a line to standard error, in `format`. `file` gets a JSON line per
+    /// entry.
     pub fn new(format: LogFormat, file: Option<PathBuf>, print: fn(&str)) -> Log {
         Log { format, file, print }
     }
