@@ -13,12 +13,12 @@ pub(crate) fn boot_id(file: &Path) -> Option<String> {
 }
 
 /// Returns an identity of this process among all processes of all machines: the boot, the PID namespace, the
-/// process, and its start. `None` if the system does not tell.
+/// process, and its start. `None` if the system does not show it.
 pub(crate) fn process() -> Option<String> {
     process_of(std::process::id())
 }
 
-/// Returns whether the process of an identity does not exist any more. Of another machine or container, this
+/// Returns whether the process of an identity has ended. For another machine or container, this
 /// is not known.
 pub(crate) fn is_gone(identity: &str) -> bool {
     let parts: Vec<&str> = identity.split('/').collect();

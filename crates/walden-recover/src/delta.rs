@@ -383,7 +383,7 @@ fn bring_file(
 fn open_existing(path: &Path, is_applied: bool) -> io::Result<Option<File>> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     match OpenOptions::new().read(true).write(is_applied).custom_flags(flags).open(path) {
-        // Without writing, what is no file was not removed.
+        // Without writing, other objects than files were not removed.
         Ok(file) if !file.metadata()?.is_file() => Ok(None),
         Ok(file) if file.metadata()?.nlink() > 1 => {
             if is_applied {

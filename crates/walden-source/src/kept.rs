@@ -53,7 +53,7 @@ struct Group {
     is_kept: OnceLock<bool>,
 }
 
-/// What is in memory of a segment.
+/// The parts of a segment in memory.
 enum Content {
     /// Nothing, unless a reader holds it.
     Held(Weak<Vec<u8>>),

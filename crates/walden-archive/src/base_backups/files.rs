@@ -38,7 +38,7 @@ struct State {
     noted: Instant,
 }
 
-/// What became of a part.
+/// The outcome of storing a part.
 struct Outcome {
     slot: Slot,
     /// CRC-32C of each range; `None` if the file is missing.

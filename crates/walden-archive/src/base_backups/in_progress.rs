@@ -1,4 +1,4 @@
-//! A backup that is being stored: what writers of tar archives and of files have in common.
+//! A backup that is being stored: the common part of the writers of tar archives and of files.
 
 use std::collections::{BTreeMap, HashMap};
 

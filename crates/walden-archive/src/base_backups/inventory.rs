@@ -45,11 +45,11 @@ pub struct Leftover {
     pub name: String,
     /// Stored bytes of its objects.
     pub bytes: u64,
-    /// What is known of its writer.
+    /// The state of its writer.
     pub state: LeftoverState,
 }
 
-/// What is known of the writer of an incomplete backup.
+/// The state of the writer of an incomplete backup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

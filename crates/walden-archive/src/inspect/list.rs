@@ -248,7 +248,7 @@ pub struct UnfinishedBackup {
     pub name: String,
     /// Stored bytes of its objects.
     pub stored_bytes: u64,
-    /// What is known of its writer.
+    /// The state of its writer.
     pub state: LeftoverState,
 }
 

@@ -582,7 +582,7 @@ fn what_an_ended_run_has_left_is_removed() {
         !left.iter().any(|key| key.contains("progress") || key.contains(&format!("{ended_name}/started"))),
         "{left:?}"
     );
-    // A run that was not killed does not complete what has lost its objects.
+    // A run that was not killed does not complete a backup that has lost its objects.
     let error = finish_files(ended, &first).expect_err("removed");
     assert!(matches!(error, BaseBackupError::Removed { .. }), "{error}");
 }

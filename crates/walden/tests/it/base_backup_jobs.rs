@@ -304,7 +304,7 @@ fn rights_and_lost_connections_decide_how_files_are_read(version: u32) -> Outcom
     assert_eq!((by_files.code, &parsed(&by_files)["note"]), (0, &Value::Null), "{by_files:?}");
     assert!(parsed(&by_files)["jobs"].as_u64().unwrap() >= 2, "{by_files:?}");
 
-    // Of three sessions, the first one holds the backup.
+    // The first of three sessions holds the backup.
     let sessions = "SELECT pid FROM pg_stat_activity WHERE usename = 'backup' ORDER BY backend_start";
     let start = || {
         Command::new(env!("CARGO_BIN_EXE_walden"))

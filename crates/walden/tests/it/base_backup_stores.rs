@@ -28,7 +28,7 @@ walden_testing::tests! {
     #[slow] base_backups_are_kept_in_swift,
 }
 
-/// What the tables of a server have.
+/// The content of a server's tables.
 type Content = BTreeMap<(String, String), (i64, String)>;
 
 /// A server, and an archive in a store to which its WAL is pushed.
@@ -89,7 +89,7 @@ impl Site {
         parsed(&run)
     }
 
-    /// Restores the newest backup, and compares what a server on it has.
+    /// Restores the newest backup, and compares the content of a server on it.
     fn expect_restored(&self, folder: &str, expected: &Content) {
         let data = self.cluster.dir().join(folder);
         let get = format!("cp {}/%f \"%p\"", self.cluster.archive_dir().display());
