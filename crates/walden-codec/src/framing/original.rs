@@ -6,7 +6,7 @@ use std::ops::{Deref, Range};
 use std::rc::Rc;
 
 use walden_format::lsn::Lsn;
-use walden_format::page::LONG_HEADER;
+use walden_format::page::{LONG_HEADER, PageHeader};
 use walden_format::record::{RECORD_HEADER, RecordHeader};
 use walden_format::rmgr::rmid;
 
@@ -27,8 +27,8 @@ pub struct Original<'i> {
     bytes: usize,
     /// Header of the first page in the first pass. The second pass must start with the same bytes.
     start: Option<[u8; LONG_HEADER]>,
-    /// Header of the record after it, in the first pass.
-    first_record: Option<RecordHeader>,
+    /// Whether the first pass has found a first record without a previous one.
+    is_restarted: bool,
 }
 
 enum Source<'i> {
@@ -101,16 +101,14 @@ impl<'i> Original<'i> {
     }
 
     fn new(source: Source<'i>, bytes: usize, start: &[u8]) -> Original<'i> {
-        let first_record = start.get(LONG_HEADER..).and_then(RecordHeader::parse);
-        Original { source, bytes, start: start.first_chunk().copied(), first_record }
+        let is_restarted = is_restarted(start);
+        Original { source, bytes, start: start.first_chunk().copied(), is_restarted }
     }
 
     /// Returns whether the segment starts with a record that has no previous one, as `pg_resetwal` writes it
     /// (`WriteEmptyXLOG` in `pg_resetwal.c`).
     pub fn is_restarted(&self) -> bool {
-        self.first_record.is_some_and(|first| {
-            first.prev == Lsn::INVALID && first.rmid == rmid::XLOG && first.total_len > 0
-        })
+        self.is_restarted
     }
 
     /// Returns whether the caller verified the checksums of records.
@@ -274,5 +272,47 @@ impl Pieces<'_> {
     fn hash(&self, pieces: usize) -> Option<[u8; 32]> {
         let is_read = self.first_held + self.held.len() == pieces;
         is_read.then(|| *self.hasher.finalize().as_bytes())
+    }
+}
+
+/// Returns whether the segment with these first bytes starts with a record that has no previous one.
+fn is_restarted(start: &[u8]) -> bool {
+    // The rest of a record can look like the header of such a record.
+    let starts_record = PageHeader::parse(start).is_ok_and(|header| !header.continues_record());
+    let first = start.get(LONG_HEADER..).and_then(RecordHeader::parse);
+    starts_record
+        && first.is_some_and(|first| {
+            first.prev == Lsn::INVALID && first.rmid == rmid::XLOG && first.total_len > 0
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_format::page::{LongHeader, flags};
+    use walden_format::version::Major;
+
+    use super::*;
+
+    #[test]
+    fn the_rest_of_a_record_is_no_restart() {
+        let start = |info| {
+            let long = LongHeader { system_id: 1, segment_bytes: 1 << 20, page_bytes: 8192 };
+            let header = PageHeader {
+                version: Major::V18,
+                info,
+                timeline: 1,
+                address: Lsn(5 << 20),
+                remaining: 0,
+                long: Some(long),
+            };
+            let mut start = header.to_bytes().to_vec();
+            // A record of the resource manager XLOG without a previous one, or a part of a page.
+            start.extend([114, 0, 0, 0]);
+            start.resize(LONG_HEADER + RECORD_HEADER, 0);
+            start
+        };
+        assert!(is_restarted(&start(0)));
+        assert!(!is_restarted(&start(flags::FIRST_IS_CONTRECORD)));
+        assert!(!is_restarted(b"no segment"));
     }
 }
