@@ -153,8 +153,11 @@ impl StoredBackup {
         self.wal_ranges().last().and_then(|range| range.end).unwrap_or(Lsn::INVALID)
     }
 
-    /// Returns the content of a small file; empty if the backup does not have it.
-    pub(super) fn small_file(&self, name: &str) -> Result<Vec<u8>, String> {
+    /// Returns the content of a small file, such as `global/pg_control`; empty if the backup lacks it.
+    ///
+    /// # Errors
+    /// The expected and the found content of `backup.json`.
+    pub fn small_file(&self, name: &str) -> Result<Vec<u8>, String> {
         let digits = self.small_files.get(name).map_or("", String::as_str);
         from_hex(digits).ok_or_else(|| format!("expected {name} in hexadecimal digits, found others"))
     }

@@ -13,7 +13,7 @@ use walden_recover::manifest::{FileSums, Manifest, WalRange};
 use super::cutter::padding_of;
 use super::documents::{MAX_INLINE_BYTES, Piece, PieceDigest, PieceList, StoredArchive, StoredBackup};
 use super::error::BaseBackupError;
-use super::in_progress::{BackupInProgress, HEARTBEAT, NewBackup, StoredPiece, lost_thread};
+use super::in_progress::{BackupInProgress, HEARTBEAT, KnownPiece, NewBackup, StoredPiece, lost_thread};
 use super::layout::{Entry, Item, Layout, Part, header};
 use super::progress::{self, Noted};
 use crate::archive::Archive;
@@ -139,18 +139,40 @@ impl FileWriter {
         known.is_some_and(|known| known.digest.is_verified || !must_be_verified)
     }
 
+    /// Returns the newest backup, if some of its parts are recognized.
+    pub fn newest(&self) -> Option<&StoredBackup> {
+        self.backup.newest.as_ref()
+    }
+
     /// Takes a part from an earlier backup, if it has these SHA-256 of the ranges. Returns `None` otherwise.
     pub fn take_over(&self, part: usize, sha256: &[[u8; 32]]) -> Option<StoredPart> {
         let planned = self.part(part)?;
         let known = self.backup.digests.get(&planned.frame)?;
         let is_same = sha256.len() == planned.ranges.len() && known.digest.sha256 == join(sha256);
-        if !is_same || known.digest.crcs.len() != planned.ranges.len() {
-            return None;
+        (is_same && self.take(part, planned, known)).then_some(match known.is_of_interrupted {
+            true => StoredPart::Continued,
+            false => StoredPart::Unchanged,
+        })
+    }
+
+    /// Takes a part from the newest backup, whose ranges have not changed since its start. Returns whether
+    /// that backup has the part with verified pages.
+    pub fn take_unchanged(&self, part: usize) -> bool {
+        let Some(planned) = self.part(part) else { return false };
+        let known = self.backup.digests.get(&planned.frame);
+        known.is_some_and(|known| {
+            known.digest.is_verified && !known.is_of_interrupted && self.take(part, planned, known)
+        })
+    }
+
+    fn take(&self, part: usize, planned: &Part, known: &KnownPiece) -> bool {
+        if known.digest.crcs.len() != planned.ranges.len() {
+            return false;
         }
         let crcs = known.digest.crcs.iter().copied().map(Some).collect();
         let outcome = Outcome { slot: Slot::Piece(known.piece), crcs, digest: Some(known.digest.clone()) };
         self.set(part, outcome, None);
-        Some(if known.is_of_interrupted { StoredPart::Continued } else { StoredPart::Unchanged })
+        true
     }
 
     /// Stores a part. `contents` has the content of each range, which is shorter if the file became so, and

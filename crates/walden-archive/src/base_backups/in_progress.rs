@@ -55,6 +55,8 @@ pub(super) struct BackupInProgress {
     known: HashMap<PieceHash, Known>,
     /// Pieces of the same backups that are recognized without their content, by their frames.
     pub digests: HashMap<PieceHash, KnownPiece>,
+    /// The newest backup, if its pieces are among them.
+    pub newest: Option<StoredBackup>,
     /// Backups that were not completed.
     interrupted: Vec<String>,
 }
@@ -114,6 +116,7 @@ impl BackupInProgress {
             is_locked: false,
             known: HashMap::new(),
             digests: HashMap::new(),
+            newest: None,
             interrupted: Vec::new(),
         };
         // Only now: a piece of a backup that is found from here on stays.
@@ -169,6 +172,7 @@ impl BackupInProgress {
                 pieces.insert(hash, StoredPiece { hash, bytes, stored_bytes, folder });
             }
         }
+        self.newest = (!list.digests.is_empty()).then(|| newest.clone());
         for digest in list.digests {
             // A piece of an interrupted backup is newer.
             if let Some(&piece) = pieces.get(&digest.piece) {

@@ -466,7 +466,7 @@ fn finish_files(writer: FileWriter, content: &Content) -> Result<StoredBackup, B
 /// Reads the files of a backup, and compares them with its manifest.
 fn read_files(archive: &Archive, backup: &StoredBackup) -> BTreeMap<String, Vec<u8>> {
     let opened = base_backups::open(archive, &[], backup, 2).expect("opened");
-    let mut tar = tar::Archive::new(opened.streams.open(None).expect("a stream"));
+    let mut tar = tar::Archive::new(opened.streams.open(None, None).expect("a stream"));
     let mut sums = FileSums::default();
     let mut files = BTreeMap::new();
     for entry in tar.entries().expect("entries") {

@@ -1,7 +1,8 @@
 //! A base backup whose files several connections read.
 //!
 //! One session starts and ends the backup. The others read parts of the files in any order: a part that an
-//! earlier backup has is recognized by the SHA-256 that the server computes, and is not sent.
+//! earlier backup has is recognized by the SHA-256 that the server computes, and is not sent. If WAL
+//! summaries show that it is unchanged, the server does not read it (`unchanged`).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -15,11 +16,12 @@ use walden_archive::base_backups::{
     BackupEnd, BaseBackupError, FileRange, FileWriter, Layout, ListedArchive, ListedFile, NewBackup,
     PAGE_BYTES, PageRules, RangeContent, SmallFile, StoredPart,
 };
-use walden_postgres::backup::{BackupSession, FileBackupError, ReadRange, ServerFacts, ServerStart};
+use walden_postgres::backup::{BackupSession, Changes, FileBackupError, ReadRange, ServerFacts, ServerStart};
 use walden_postgres::connection::Parameters;
 use walden_source::datadir::ControlFile;
 use walden_source::error_text;
 
+use super::unchanged::{self, Known};
 use super::{BackupError, BackupOptions, Made, Step, expect_archive};
 
 /// How often the session that holds the backup is used while others read.
@@ -54,10 +56,16 @@ pub(super) fn create(
         system_identifier: facts.system_identifier,
         start,
     };
-    progress(Step::Started(layout.bytes()));
+    let bytes = layout.bytes();
     let writer = FileWriter::begin(archive, new, options.writer.level, layout)?;
+    let (changes, note) = match unchanged::changes(&mut session, &writer, &facts, start, progress)? {
+        Known::Changes(changes) => (Some(changes), None),
+        Known::Nothing(note) => (None, note),
+    };
+    progress(Step::Started(bytes));
     let reading = Reading {
         writer: &writer,
+        changes,
         parameters,
         server: session.server_start(),
         rules: PageRules { start, blocks_per_file: facts.blocks_per_file },
@@ -68,6 +76,7 @@ pub(super) fn create(
         is_stopped: AtomicBool::new(false),
         received: AtomicU64::new(0),
         unchanged: AtomicU64::new(0),
+        unread: AtomicU64::new(0),
         continued: AtomicU64::new(0),
         found: Mutex::default(),
     };
@@ -79,13 +88,23 @@ pub(super) fn create(
         // The error is more important than whether the next backup can continue.
         let _ = writer.note_all();
     })?;
-    let [received_bytes, unchanged_bytes, continued_bytes] =
-        [&reading.received, &reading.unchanged, &reading.continued].map(|it| it.load(Ordering::Relaxed));
+    let counts = [&reading.received, &reading.unchanged, &reading.unread, &reading.continued];
+    let [received_bytes, unchanged_bytes, unread_bytes, continued_bytes] =
+        counts.map(|count| count.load(Ordering::Relaxed));
     let warnings = reading.found.into_inner().unwrap_or_else(PoisonError::into_inner).warnings;
     let is_without_list = writer.is_without_list();
     let backup = writer.finish(end)?;
-    let jobs = options.jobs;
-    Ok(Made { backup, jobs, received_bytes, unchanged_bytes, continued_bytes, warnings, is_without_list })
+    Ok(Made {
+        backup,
+        jobs: options.jobs,
+        received_bytes,
+        unchanged_bytes,
+        unread_bytes,
+        continued_bytes,
+        warnings,
+        is_without_list,
+        note,
+    })
 }
 
 fn plan(session: &mut BackupSession, facts: &ServerFacts) -> Result<Layout, BackupError> {
@@ -155,6 +174,8 @@ fn read_control(session: &mut BackupSession) -> Result<SmallFile, BackupError> {
 /// The shared state of the threads that read files.
 struct Reading<'a> {
     writer: &'a FileWriter,
+    /// What has changed since the start of the newest stored backup, if it is known.
+    changes: Option<Changes>,
     parameters: &'a Parameters,
     /// The server that has started the backup.
     server: ServerStart,
@@ -167,6 +188,8 @@ struct Reading<'a> {
     is_stopped: AtomicBool,
     received: AtomicU64,
     unchanged: AtomicU64,
+    /// Those of the unchanged bytes that the server has not read.
+    unread: AtomicU64,
     continued: AtomicU64,
     found: Mutex<Found>,
 }
@@ -246,7 +269,7 @@ impl Reading<'_> {
             }
             let ranges = self.writer.layout().ranges(part);
             let bytes: u64 = ranges.iter().map(|range| range.bytes).sum();
-            if !self.take_over(&mut session, part, bytes)? {
+            if !self.take_unread(part, bytes) && !self.take_over(&mut session, part, bytes)? {
                 let (contents, is_verified) = self.read(&mut session, ranges, bytes)?;
                 self.writer.store(part, contents, is_verified)?;
             }
@@ -255,6 +278,19 @@ impl Reading<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Takes a part from the newest backup, if no WAL has changed the files.
+    fn take_unread(&self, part: usize, bytes: u64) -> bool {
+        let Some(changes) = &self.changes else { return false };
+        let ranges = as_read(self.writer.layout().ranges(part));
+        let is_taken =
+            ranges.iter().all(|range| changes.is_unchanged(range)) && self.writer.take_unchanged(part);
+        if is_taken {
+            self.unchanged.fetch_add(bytes, Ordering::Relaxed);
+            self.unread.fetch_add(bytes, Ordering::Relaxed);
+        }
+        is_taken
     }
 
     /// Takes a part from an earlier backup, if the server's files still have its content.

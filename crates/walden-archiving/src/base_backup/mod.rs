@@ -4,6 +4,7 @@
 //! server sends the backup over one replication connection.
 
 mod files;
+mod unchanged;
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -106,6 +107,8 @@ pub enum Step {
     Checkpoint,
     /// The server expects to send this number of bytes.
     Started(u64),
+    /// The server's WAL summaries do not reach the start of the backup yet.
+    WaitingForSummaries,
     /// This number of bytes was received since the last step.
     Received(u64),
     /// The archive does not have all WAL of the backup yet.
@@ -166,6 +169,8 @@ pub struct CreatedBackup {
     pub received_bytes: u64,
     /// Bytes of files that were not sent, because the newest backup has them.
     pub unchanged_bytes: u64,
+    /// Those of them that the server has not even read, because no WAL has changed them.
+    pub unread_bytes: u64,
     /// Bytes of files that were not sent, because a backup that was interrupted has them.
     pub continued_bytes: u64,
     /// Duration in seconds, without the wait for WAL.
@@ -177,7 +182,8 @@ pub struct CreatedBackup {
     /// Whether pieces were stored again because no private key was named.
     #[serde(skip)]
     pub is_without_list: bool,
-    /// Why the replication protocol was used although several connections were wanted.
+    /// Why the replication protocol was used although several connections were wanted, or why the server has
+    /// read whole files although it summarizes its WAL.
     pub note: Option<String>,
 }
 
@@ -187,9 +193,11 @@ struct Made {
     jobs: usize,
     received_bytes: u64,
     unchanged_bytes: u64,
+    unread_bytes: u64,
     continued_bytes: u64,
     warnings: Vec<String>,
     is_without_list: bool,
+    note: Option<String>,
 }
 
 /// Makes a base backup, stores it, and waits for its WAL.
@@ -204,12 +212,11 @@ pub fn create(
     progress: &mut dyn FnMut(Step),
 ) -> Result<CreatedBackup, BackupError> {
     let started = Instant::now();
-    let (made, note) = match connect_for_files(parameters, options.jobs) {
-        Ok(session) => (files::create(archive, parameters, session, options, progress)?, None),
-        Err(note) => (receive(archive, parameters, options, progress)?, note),
+    let made = match connect_for_files(parameters, options.jobs) {
+        Ok(session) => files::create(archive, parameters, session, options, progress)?,
+        Err(note) => Made { note, ..receive(archive, parameters, options, progress)? },
     };
-    let Made { backup, jobs, received_bytes, unchanged_bytes, continued_bytes, warnings, is_without_list } =
-        made;
+    let backup = made.backup;
     let seconds = started.elapsed().as_secs_f64();
     let missing_segment = wait_for_wal(archive, &backup, options.wait_for_wal, progress)?;
     let (timeline, start) = backup.start();
@@ -223,15 +230,16 @@ pub fn create(
         bytes: backup.bytes,
         stored_bytes: backup.stored_bytes,
         new_bytes: backup.new_bytes,
-        jobs,
-        received_bytes,
-        unchanged_bytes,
-        continued_bytes,
+        jobs: made.jobs,
+        received_bytes: made.received_bytes,
+        unchanged_bytes: made.unchanged_bytes,
+        unread_bytes: made.unread_bytes,
+        continued_bytes: made.continued_bytes,
         seconds,
         missing_segment,
-        warnings,
-        is_without_list,
-        note,
+        warnings: made.warnings,
+        is_without_list: made.is_without_list,
+        note: made.note,
     })
 }
 
@@ -314,8 +322,17 @@ fn receive(
     }
     warnings.extend(stream.take_notices());
     let backup = writer.finish(&manifest.unwrap_or_default())?;
-    let (unchanged_bytes, continued_bytes) = (0, 0);
-    Ok(Made { backup, jobs: 0, received_bytes, unchanged_bytes, continued_bytes, warnings, is_without_list })
+    Ok(Made {
+        backup,
+        jobs: 0,
+        received_bytes,
+        unchanged_bytes: 0,
+        unread_bytes: 0,
+        continued_bytes: 0,
+        warnings,
+        is_without_list,
+        note: None,
+    })
 }
 
 /// Waits until the archive has the WAL of a backup. Returns the first segment that is still missing.

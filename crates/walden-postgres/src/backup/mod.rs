@@ -4,6 +4,7 @@
 //! files are sent as bytes, because a database of another encoding than SQL_ASCII converts text.
 
 mod rules;
+mod summaries;
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -18,6 +19,8 @@ use sha2::{Digest as _, Sha256};
 use walden_format::lsn::{Lsn, Timeline};
 
 use crate::connection::{Client, ConnectionError, Parameters, QueryError};
+
+pub use summaries::{Changes, SummaryFile};
 
 /// Longest time for the start of a backup: a spread checkpoint takes a part of `checkpoint_timeout`, which is
 /// at most a day.
@@ -244,9 +247,13 @@ impl BackupSession {
             "pg_stat_file(text, boolean)",
             "pg_read_binary_file(text, bigint, bigint, boolean)",
         ];
+        self.missing_rights_of(&functions)
+    }
+
+    fn missing_rights_of(&mut self, functions: &[&str]) -> Result<Option<String>, FileBackupError> {
         let query = "SELECT f FROM unnest($1::text[]) AS f WHERE NOT has_function_privilege(f, 'EXECUTE')";
         let what = "read the rights of the role";
-        let rows = self.client.query(query, &[&&functions[..]]).map_err(failed(what))?;
+        let rows = self.client.query(query, &[&functions]).map_err(failed(what))?;
         let missing: Vec<String> = rows.iter().map(|row| get(row, 0)).collect::<Result<_, _>>()?;
         if missing.is_empty() {
             return Ok(None);

@@ -63,7 +63,7 @@ fn is_number(text: &str) -> bool {
 }
 
 /// Returns the number and the fork of a relation's file.
-fn relation_of(name: &str) -> Option<(&str, Option<&str>)> {
+pub(super) fn relation_of(name: &str) -> Option<(&str, Option<&str>)> {
     let (name, file) = name.split_once('.').map_or((name, None), |(name, file)| (name, Some(file)));
     let (relation, fork) = name.split_once('_').map_or((name, None), |(name, fork)| (name, Some(fork)));
     let is_fork = fork.is_none_or(|fork| ["fsm", "vm", "init"].contains(&fork));

@@ -126,6 +126,9 @@ pub fn create(args: &CreateArgs) -> Result<ExitCode> {
     let mut waiting: Option<Waiting> = None;
     let created = base_backup::create(&archive, &parameters, &options, &mut |step| match step {
         Step::Checkpoint => waiting = Some(Waiting::new("waiting for a checkpoint of the server".to_owned())),
+        Step::WaitingForSummaries => {
+            waiting = Some(Waiting::new("waiting for WAL summaries of the server".to_owned()));
+        }
         Step::Started(bytes) => {
             waiting = None;
             bar = Some(Progress::bytes("storing", bytes));
@@ -147,10 +150,11 @@ pub fn create(args: &CreateArgs) -> Result<ExitCode> {
         output::print_line(&format!("the server: {}", harmless(warning)));
     }
     if let Some(note) = &created.note {
-        output::print_line(&format!(
-            "note: the backup was received over one replication connection, without several jobs: {}",
-            harmless(note)
-        ));
+        let what = match created.jobs {
+            0 => "the backup was received over one replication connection, without several jobs",
+            _ => "the server has read whole files, without its WAL summaries",
+        };
+        output::print_line(&format!("note: {what}: {}", harmless(note)));
     }
     if created.is_without_list {
         output::print_line(
@@ -177,8 +181,12 @@ fn text(created: &CreatedBackup) -> String {
     };
     let sent = units::bytes(created.received_bytes);
     let unchanged = kept(created.unchanged_bytes, "the newest backup");
+    let unread = match created.unread_bytes {
+        0 => String::new(),
+        bytes => format!(" (of these, it has not read {})", units::bytes(bytes)),
+    };
     let continued = kept(created.continued_bytes, "an interrupted backup");
-    let read = format!("  the server has sent {sent}{unchanged}{continued}\n");
+    let read = format!("  the server has sent {sent}{unchanged}{unread}{continued}\n");
     format!(
         "Stored {} in {}: {} of files in {}, {} of them new, in {:.1} s\n{read}  WAL from {} to {} on timeline {}\n",
         created.name,

@@ -25,6 +25,7 @@ walden_testing::tests! {
     a_busy_server_is_stored_by_several_connections on [14, 15, 18, 19],
     a_killed_backup_is_continued on [15],
     a_small_change_is_all_that_is_sent on [15, 18],
+    unchanged_files_are_not_read_with_wal_summaries on [17, 18],
     rights_and_lost_connections_decide_how_files_are_read on [14, 15],
     invalid_pages_are_refused_and_read_again on [15],
     a_standby_is_stored_by_several_connections on [15, 18],
@@ -278,6 +279,149 @@ fn a_small_change_is_all_that_is_sent(version: u32) -> Outcome {
     assert_eq!(restored.code, 0, "{restored:?}");
     let server = site.start_restored(&data);
     expect_same_content(&content(&server), &content(&site.cluster));
+    Ok(())
+}
+
+/// With WAL summaries, the server does not read what no WAL has changed. Relations that were cut, written
+/// again or replaced by others of the same name and size are read. Without a summary, everything is read.
+fn unchanged_files_are_not_read_with_wal_summaries(version: u32) -> Outcome {
+    let site = Site::start(version, 16)?;
+    let mut client = site.prepare();
+    let run = |client: &mut Client, commands: &[&str]| {
+        for sql in commands {
+            client.batch_execute(sql).unwrap_or_else(|error| panic!("{version}: {sql}: {error}"));
+        }
+    };
+    run(&mut client, &["ALTER SYSTEM SET summarize_wal = on", "SELECT pg_reload_conf()"]);
+    let rows = "repeat(md5(g::text), 10) v FROM generate_series";
+    run(
+        &mut client,
+        &[
+            &format!("CREATE TABLE huge AS SELECT g i, {rows}(1, 500000) g"),
+            "CREATE INDEX ON huge (i)",
+            &format!("CREATE TABLE changed AS SELECT g i, {rows}(1, 100000) g"),
+            &format!("CREATE TABLE growing TABLESPACE fast AS SELECT g i, {rows}(1, 60000) g"),
+            &format!("CREATE TABLE cut AS SELECT g i, {rows}(1, 60000) g"),
+            &format!("CREATE TABLE emptied AS SELECT g i, {rows}(1, 20000) g"),
+            "CREATE DATABASE model",
+            "VACUUM",
+        ],
+    );
+    // A change on the same page keeps the size.
+    let mut model = site.cluster.client("model").unwrap();
+    run(
+        &mut model,
+        &[
+            "CREATE TABLE marks (i int, v \"char\", filler text) WITH (fillfactor = 40)",
+            "INSERT INTO marks SELECT g, 'a', repeat('x', 300) FROM generate_series(1, 30000) g",
+            "CHECKPOINT",
+        ],
+    );
+    drop(model);
+    let copy = "CREATE DATABASE copy TEMPLATE model OID 90001 STRATEGY file_copy";
+    run(&mut client, &[copy]);
+    let marks = || -> (String, i64) {
+        let mut copy = site.cluster.client("copy").unwrap();
+        let query = "SELECT pg_relation_filepath('marks'), pg_relation_size('marks')";
+        let row = copy.query_one(query, &[]).unwrap();
+        (row.get(0), row.get(1))
+    };
+    let before = marks();
+    let first = site.created(&["--jobs", "2"]);
+    assert_eq!((number(&first, "unread_bytes"), &first["note"]), (0, &Value::Null), "{first}");
+
+    run(&mut client, &["DROP DATABASE copy"]);
+    let mut model = site.cluster.client("model").unwrap();
+    run(&mut model, &["UPDATE marks SET v = 'b'"]);
+    drop(model);
+    run(
+        &mut client,
+        &[
+            copy,
+            "UPDATE changed SET v = 'x' WHERE i BETWEEN 5000 AND 5010",
+            &format!("INSERT INTO growing SELECT g, {rows}(1, 30000) g"),
+            "DELETE FROM cut WHERE i > 30000",
+            "VACUUM cut",
+            &format!("INSERT INTO cut SELECT -g, {rows}(30001, 60000) g"),
+            "TRUNCATE emptied",
+            &format!("INSERT INTO emptied SELECT -g, {rows}(1, 20000) g"),
+            "VACUUM changed",
+            "CHECKPOINT",
+        ],
+    );
+    assert_eq!(marks(), before, "the test needs a file of the same name and size");
+    let second = site.created(&["--jobs", "2"]);
+    let (bytes, unread) = (number(&second, "bytes"), number(&second, "unread_bytes"));
+    assert_eq!(second["note"], Value::Null, "{second}");
+    assert!(unread > bytes / 2 && unread <= number(&second, "unchanged_bytes"), "{second}");
+    let expect_complete = |created: &Value| {
+        site.cluster.client("postgres").unwrap().batch_execute("SELECT pg_switch_wal()").unwrap();
+        site.wait_until_archived(&mut site.cluster.client("postgres").unwrap());
+        let name = created["name"].as_str().unwrap();
+        verify(&site, &unpack(&site, name));
+        let data = site.cluster.dir().join(format!("restored-{name}"));
+        let restored = site.restore(&data, &["--base", name, "--verify-base"]);
+        assert_eq!(restored.code, 0, "{version}: {restored:?}");
+        let server = site.start_restored(&data);
+        expect_same_content(&content(&server), &content(&site.cluster));
+        let old = "SELECT count(*) FROM marks WHERE v <> 'b'";
+        let old: i64 = server.client("copy").unwrap().query_one(old, &[]).unwrap().get(0);
+        assert_eq!(old, 0, "{version}: rows of the dropped database");
+        amcheck(&server);
+        verify_pages(&server);
+    };
+    expect_complete(&second);
+
+    // A role that may not read summaries.
+    run(
+        &mut client,
+        &[
+            "CREATE ROLE backup LOGIN",
+            "GRANT EXECUTE ON FUNCTION pg_backup_start(text, boolean), pg_backup_stop(boolean), \
+             pg_ls_dir(text, boolean, boolean), pg_stat_file(text, boolean), \
+             pg_read_binary_file(text, bigint, bigint, boolean) TO backup",
+            "REVOKE EXECUTE ON FUNCTION pg_wal_summary_contents(bigint, pg_lsn, pg_lsn) FROM PUBLIC",
+        ],
+    );
+    let dsn = format!("{} user=backup", site.cluster.dsn("postgres").replace("user=postgres", ""));
+    let create =
+        ["backup", "create", &dsn, "--checkpoint", "fast", "--format", "json", "--repo", text(&site.repo)];
+    let create = || {
+        let run = walden(&create);
+        assert_eq!(run.code, 0, "{run:?}");
+        (parsed(&run), run.stderr)
+    };
+    let (third, stderr) = create();
+    let note = third["note"].as_str().unwrap();
+    assert!(note.starts_with("GRANT EXECUTE ON FUNCTION pg_wal_summary_contents"), "{third}");
+    assert!(
+        stderr.contains("note: the server has read whole files") && third["unread_bytes"] == 0,
+        "{stderr}"
+    );
+    run(&mut client, &[note.split_once(", in the database").unwrap().0]);
+    let (fourth, _) = create();
+    assert!(fourth["note"].is_null() && number(&fourth, "unread_bytes") > bytes / 2, "{fourth}");
+
+    // A hole: the summary that starts where the last backup does.
+    run(&mut client, &["UPDATE changed SET v = 'y' WHERE i = 7", "CHECKPOINT"]);
+    let summary = "SELECT upper(lpad(to_hex(tli), 8, '0') || lpad(to_hex((start_lsn - '0/0')::int8), 16, '0') \
+         || lpad(to_hex((end_lsn - '0/0')::int8), 16, '0')) || '.summary' \
+         FROM pg_available_wal_summaries() WHERE start_lsn = $1::text::pg_lsn";
+    let start = fourth["start_lsn"].as_str().unwrap();
+    let began = Instant::now();
+    let summary: String = loop {
+        if let Some(row) = client.query_opt(summary, &[&start]).unwrap() {
+            break row.get(0);
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "no summary from {start}");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    fs::remove_file(site.cluster.data_dir().join("pg_wal/summaries").join(summary)).unwrap();
+    run(&mut client, &["UPDATE huge SET v = 'y' WHERE i = 7"]);
+    let (fifth, _) = create();
+    assert!(fifth["note"].as_str().unwrap().contains(&format!("found none at {start}")), "{fifth}");
+    assert!(fifth["unread_bytes"] == 0 && number(&fifth, "unchanged_bytes") > bytes / 2, "{fifth}");
+    expect_complete(&fifth);
     Ok(())
 }
 
