@@ -23,7 +23,7 @@ fn the_documentation_has_every_column() {
             let row = format!("| `{}` | {} |", column.name, column.description);
             let has_shared =
                 own.contains("\nShared columns: all.\n") || own.contains(&format!("`{}`", column.name));
-            if !own.contains(&row) && !(has_shared && shared.contains(&row)) {
+            if !(own.contains(&row) || has_shared && shared.contains(&row)) {
                 missing.push(format!("{}: {row}", table.name()));
             }
         }
