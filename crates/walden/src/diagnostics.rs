@@ -15,7 +15,7 @@ use walden_arrow::ReadError;
 use walden_codec::container;
 use walden_compress::VerifyError;
 use walden_format::diagnostic::{Diagnosis, Diagnostic, Hint};
-use walden_postgres::{connection, follow, names, replication};
+use walden_postgres::{backup, connection, follow, names, replication};
 use walden_receive::{ReceiveError, UploadError, handover, spool};
 use walden_recover::RecoverError;
 use walden_rows::RowsError;
@@ -36,6 +36,7 @@ const TYPES: &[Find] = &[
     of_type::<base::BaseError>,
     of_type::<base_backups::BaseBackupError>,
     of_type::<base_backup::BackupError>,
+    of_type::<backup::FileBackupError>,
     of_type::<check::Refusal>,
     of_type::<connection::ConnectionError>,
     of_type::<container::Error>,
@@ -200,8 +201,9 @@ mod tests {
         let with_hint = |file: &&String| file.contains("\\nhint: ");
         let found: Vec<&str> =
             files.iter().filter(with_hint).map(|file| &file[..file.len().min(80)]).collect();
-        // Those of this program: this file, the text of another program that is missing, and wrong usage.
-        assert_eq!(found.len(), 3, "use a row of diagnostics! in {found:?}");
+        // Those of this program: this file, the text of another program that is missing, wrong usage, and
+        // exhausted memory.
+        assert_eq!(found.len(), 4, "use a row of diagnostics! in {found:?}");
     }
 
     #[test]
