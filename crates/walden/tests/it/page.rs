@@ -10,7 +10,7 @@ use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Need, Outcome, postgres};
 
-use crate::material::{Run, walden};
+use crate::material::{Run, cluster_that_keeps_wal, walden};
 
 walden_testing::tests! {
     damaged_pages_are_reconstructed_from_the_log on [15, 19],
@@ -216,11 +216,7 @@ fn check_history(wal: &Path, files: &Files) {
 
 /// Compares with the extension pageinspect.
 fn pages_are_described_as_pageinspect_does(major: u32) -> Outcome {
-    let cluster = ClusterBuilder::new(postgres(major)?)
-        .setting("wal_keep_size", "1GB")
-        .setting("autovacuum", "off")
-        .start()
-        .unwrap();
+    let cluster = cluster_that_keeps_wal(postgres(major)?).start().unwrap();
     let mut client = cluster.client("postgres").unwrap();
     client
         .batch_execute("CREATE EXTENSION pageinspect")

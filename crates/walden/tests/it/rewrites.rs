@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use walden_lab::ClusterBuilder;
 use walden_testing::{Outcome, postgres};
 
-use crate::material::explain_json;
+use crate::material::{cluster_that_keeps_wal, explain_json};
 
 walden_testing::tests! {
     files_of_before_a_rewrite_have_their_relations_names on [15, 19],
@@ -28,11 +28,7 @@ const FILES: &str = "SELECT c.oid::regclass::text, pg_relation_filenode(c.oid)::
     WHERE c.relname IN ('t', 't_pkey', 'ta', 'tb')";
 
 fn files_of_before_a_rewrite_have_their_relations_names(major: u32) -> Outcome {
-    let cluster = ClusterBuilder::new(postgres(major)?)
-        .setting("wal_keep_size", "1GB")
-        .setting("autovacuum", "off")
-        .start()
-        .unwrap();
+    let cluster = cluster_that_keeps_wal(postgres(major)?).start().unwrap();
     let mut client = cluster.client("postgres").unwrap();
     client
         .batch_execute(
@@ -78,11 +74,7 @@ fn files_of_before_a_rewrite_have_their_relations_names(major: u32) -> Outcome {
 
 /// Migrations that drop relations and create or rewrite others in the same transaction.
 fn files_of_dropped_relations_have_no_name(major: u32) -> Outcome {
-    let cluster = ClusterBuilder::new(postgres(major)?)
-        .setting("wal_keep_size", "1GB")
-        .setting("autovacuum", "off")
-        .start()
-        .unwrap();
+    let cluster = cluster_that_keeps_wal(postgres(major)?).start().unwrap();
     let mut client = cluster.client("postgres").unwrap();
     client
         .batch_execute(
